@@ -1,0 +1,87 @@
+package probe
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+)
+
+// Redacted is what a Credentials prints as, whatever asks it to.
+const Redacted = "REDACTED"
+
+// Credentials are a proxy's user name and password, kept ready for a Proxy-Authorization header.
+//
+// They print as REDACTED with every fmt verb, in JSON and in slog. The content sits behind a pointer, because fmt
+// cannot call methods of values in unexported fields and would print them raw.
+type Credentials struct {
+	secret *secret
+}
+
+type secret struct {
+	authorization string
+	fingerprint   string
+}
+
+// NewCredentials returns credentials for Basic authentication. A user name must not be empty nor contain a colon
+// (RFC 7617 section 2: the first colon ends it), and neither part may contain control characters; the error never
+// repeats what it refuses.
+func NewCredentials(username, password string) (*Credentials, error) {
+	switch {
+	case username == "":
+		return nil, errors.New("username is empty")
+	case strings.Contains(username, ":"):
+		return nil, errors.New("username contains a colon, which Basic authentication cannot carry")
+	case hasControl(username):
+		return nil, errors.New("username contains a control character")
+	case hasControl(password):
+		return nil, errors.New("password contains a control character")
+	}
+	pair := username + ":" + password
+	sum := sha256.Sum256([]byte(pair))
+	return &Credentials{secret: &secret{
+		authorization: "Basic " + base64.StdEncoding.EncodeToString([]byte(pair)),
+		fingerprint:   hex.EncodeToString(sum[:]),
+	}}, nil
+}
+
+// Fingerprint tells one set of credentials from another, and is empty for none. It is a plain hash: keep it in memory
+// only.
+func (c *Credentials) Fingerprint() string {
+	if c == nil || c.secret == nil {
+		return ""
+	}
+	return c.secret.fingerprint
+}
+
+// authorization is the value of the Proxy-Authorization header, empty for no credentials. Base64 leaves no way to
+// smuggle a second header in.
+func (c *Credentials) authorization() string {
+	if c == nil || c.secret == nil {
+		return ""
+	}
+	return c.secret.authorization
+}
+
+// Format implements fmt.Formatter for every verb and flag.
+func (c Credentials) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, Redacted) }
+
+// String implements fmt.Stringer.
+func (c Credentials) String() string { return Redacted }
+
+// MarshalText keeps encoders that prefer text away from the content.
+func (c Credentials) MarshalText() ([]byte, error) { return []byte(Redacted), nil }
+
+// MarshalJSON implements json.Marshaler.
+func (c Credentials) MarshalJSON() ([]byte, error) { return []byte(`"` + Redacted + `"`), nil }
+
+// LogValue implements slog.LogValuer.
+func (c Credentials) LogValue() slog.Value { return slog.StringValue(Redacted) }
+
+func hasControl(s string) bool {
+	return strings.IndexFunc(s, func(r rune) bool { return r < 0x20 || r == 0x7f }) >= 0
+}
