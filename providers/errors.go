@@ -1,0 +1,131 @@
+package providers
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Reason is the class of a provider error. The set is closed: the controllers have one reaction to each.
+type Reason string
+
+const (
+	// NotFound: the instance does not exist, for sure.
+	NotFound Reason = "NotFound"
+	// AlreadyExists: an instance of this name exists and may be ours.
+	AlreadyExists Reason = "AlreadyExists"
+	// Conflict: the name is held by an instance of another owner. It is never deleted.
+	Conflict Reason = "Conflict"
+	// InvalidSpec: it cannot work until the specification changes; Field names the field.
+	InvalidSpec Reason = "InvalidSpec"
+	// Capacity: quota, stock-out or no space. Waiting helps.
+	Capacity Reason = "Capacity"
+	// RateLimited: the whole class must slow down.
+	RateLimited Reason = "RateLimited"
+	// Auth: the class's credentials do not work.
+	Auth Reason = "Auth"
+	// Unavailable: everything else. Nothing is known.
+	Unavailable Reason = "Unavailable"
+)
+
+// Error is an error of the taxonomy. Message is a stable sentence that may be shown in a condition; Err is the raw error
+// and goes to the log and the span only, since ids and times in it would cause endless status writes.
+type Error struct {
+	Reason Reason
+	// Op is what was being done, for example "create instance".
+	Op string
+	// Field is the path of the field that is wrong, for InvalidSpec.
+	Field string
+	// Message is stable.
+	Message string
+	// RetryAfter is the provider's wish; 0 when it has none.
+	RetryAfter time.Duration
+	Err        error
+}
+
+// Error implements error with stable text.
+func (e *Error) Error() string {
+	text := string(e.Reason)
+	if e.Op != "" {
+		text = e.Op + ": " + text
+	}
+	if e.Field != "" {
+		text += ": " + e.Field
+	}
+	if e.Message != "" {
+		text += ": " + e.Message
+	}
+	return text
+}
+
+// Unwrap gives the raw error.
+func (e *Error) Unwrap() error { return e.Err }
+
+// NewError makes an error of the taxonomy.
+func NewError(reason Reason, op, message string, raw error) *Error {
+	return &Error{Reason: reason, Op: op, Message: message, Err: raw}
+}
+
+// InvalidField makes an InvalidSpec error for a field of the Proxy, for example "spec.placement.zone".
+func InvalidField(path, format string, args ...any) *Error {
+	return &Error{Reason: InvalidSpec, Field: path, Message: fmt.Sprintf(format, args...)}
+}
+
+// ReasonOf classifies any error; "" for nil. What is not of the taxonomy, deadlines and network errors included, is
+// Unavailable and never NotFound: an unknown answer is no answer.
+func ReasonOf(err error) Reason {
+	if err == nil {
+		return ""
+	}
+	var e *Error
+	if errors.As(err, &e) {
+		return e.Reason
+	}
+	return Unavailable
+}
+
+// IsNotFound tells whether the instance is known not to exist.
+func IsNotFound(err error) bool { return ReasonOf(err) == NotFound }
+
+// IsAlreadyExists tells whether an instance of the name exists.
+func IsAlreadyExists(err error) bool { return ReasonOf(err) == AlreadyExists }
+
+// RetryAfterOf is how long the provider asks to wait; 0 when it does not say.
+func RetryAfterOf(err error) time.Duration {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.RetryAfter
+	}
+	return 0
+}
+
+// fallbackMessage is shown when an error brings no stable message of its own.
+var fallbackMessage = map[Reason]string{
+	NotFound:      "the instance does not exist",
+	AlreadyExists: "an instance of this name exists",
+	Conflict:      "the name is held by an instance of another owner, which is left alone",
+	InvalidSpec:   "the specification cannot be provisioned",
+	Capacity:      "the provider has no capacity or quota left",
+	RateLimited:   "the provider asks to slow down",
+	Auth:          "the credentials of the class are refused",
+	Unavailable:   "the provider cannot be reached or did not answer",
+}
+
+// StableMessage is the text of an error that may be written to status: the field and the stable message, never the raw error.
+func StableMessage(err error) string {
+	if err == nil {
+		return ""
+	}
+	var e *Error
+	if !errors.As(err, &e) {
+		return fallbackMessage[Unavailable]
+	}
+	message := e.Message
+	if message == "" {
+		message = fallbackMessage[e.Reason]
+	}
+	if e.Field != "" {
+		return e.Field + ": " + message
+	}
+	return message
+}
