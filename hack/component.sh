@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Builds a pinned helper program from its Go module and prints the path of the binary.
 #
-#   hack/component.sh NAME...
+#   hack/component.sh NAME...          build what is missing
+#   hack/component.sh --find NAME...   only look, and fail when one is missing
 #
 # Every helper (kube-apiserver, etcd, helm, golangci-lint, ...) is a `tool` of a module of its own under
 # hack/components, so that its dependencies never reach the product's go.mod and its version stands in one place.
@@ -35,6 +36,10 @@ build() {
 	version=$(cd "$dir" && GOFLAGS=-mod=mod go list -m -f '{{.Version}}' "$module")
 	target=$cache/$name-$version-$(go env GOOS)-$(go env GOARCH)/$name
 	if [ ! -x "$target" ]; then
+		if $find_only; then
+			echo "hack/component.sh: $name $version is not in $cache" >&2
+			exit 1
+		fi
 		echo "building $name $version (usually about $usual, once; kept in $cache)" >&2
 		mkdir -p "$(dirname "$target")"
 		flags="-s -w"
@@ -51,5 +56,7 @@ build() {
 	echo "$target"
 }
 
-[ $# -gt 0 ] || { sed -n '2,9p' "$0" >&2; exit 2; }
+find_only=false
+if [ "${1:-}" = --find ]; then find_only=true; shift; fi
+[ $# -gt 0 ] || { sed -n '2,10p' "$0" >&2; exit 2; }
 for name in "$@"; do build "$name"; done

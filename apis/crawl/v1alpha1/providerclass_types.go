@@ -413,6 +413,7 @@ type ClassHostStatus struct {
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,shortName=pxc,categories=egress,path=providerclasses
 // +kubebuilder:subresource:status
+// +kubebuilder:metadata:annotations="crawl.example.com/bundle-version=1"
 // +kubebuilder:printcolumn:name="TYPE",type=string,JSONPath=".spec.type"
 // +kubebuilder:printcolumn:name="ACCEPTED",type=string,JSONPath=".status.conditions[?(@.type==\"Accepted\")].status"
 // +kubebuilder:printcolumn:name="READY",type=string,JSONPath=".status.conditions[?(@.type==\"Ready\")].status"

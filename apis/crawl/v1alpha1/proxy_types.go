@@ -391,6 +391,7 @@ type Exclusive struct {
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:shortName=px,categories=egress
 // +kubebuilder:subresource:status
+// +kubebuilder:metadata:annotations="crawl.example.com/bundle-version=1"
 // +kubebuilder:subresource:scale:specpath=.spec.immutableReplicas,statuspath=.spec.immutableReplicas
 // +kubebuilder:selectablefield:JSONPath=".status.binding.type"
 // +kubebuilder:printcolumn:name="MODE",type=string,JSONPath=".spec.mode"

@@ -287,6 +287,7 @@ type ObservedReport struct {
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:shortName=pxl,categories=egress
 // +kubebuilder:subresource:status
+// +kubebuilder:metadata:annotations="crawl.example.com/bundle-version=1"
 // +kubebuilder:selectablefield:JSONPath=".spec.holder"
 // +kubebuilder:selectablefield:JSONPath=".spec.grant.proxyName"
 // +kubebuilder:printcolumn:name="PHASE",type=string,JSONPath=".status.phase"

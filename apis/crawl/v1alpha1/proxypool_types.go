@@ -227,6 +227,7 @@ type ProxyPoolStatus struct {
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:shortName=pxp,categories=egress
 // +kubebuilder:subresource:status
+// +kubebuilder:metadata:annotations="crawl.example.com/bundle-version=1"
 // +kubebuilder:subresource:scale:specpath=.spec.replicas,statuspath=.status.replicas,selectorpath=.status.selector
 // +kubebuilder:printcolumn:name="DESIRED",type=integer,JSONPath=".spec.replicas"
 // +kubebuilder:printcolumn:name="READY",type=integer,JSONPath=".status.ready"

@@ -1,0 +1,85 @@
+# egress-proxies-operator: `make help` lists the targets.
+SHELL := /usr/bin/env bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+IMG ?= egress-proxies-operator:dev
+GIT_COMMIT ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
+VERSION_PKG := crawl.example.com/egress-proxies-operator/internal/version
+GO_LDFLAGS := -s -w -X $(VERSION_PKG).Commit=$(GIT_COMMIT)
+COMPONENT := hack/component.sh
+# Set by `make demo` and `make cluster-up`; everything that talks to a cluster honours KUBECONFIG as kubectl does.
+KUBECTL ?= $(shell command -v kubectl || $(COMPONENT) kubectl)
+TESTFLAGS ?=
+
+.PHONY: help
+help: ## List the targets.
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-16s %s\n", $$1, $$2}'
+
+##@ Daily work
+
+.PHONY: build
+build: ## Build the binary into bin/.
+	CGO_ENABLED=0 go build -trimpath -ldflags '$(GO_LDFLAGS)' -o bin/egress-proxies-operator ./cmd
+
+.PHONY: generate
+generate: ## Regenerate deep copies, apply configurations, CRDs and RBAC.
+	hack/generate.sh
+
+.PHONY: verify-generate
+verify-generate: ## Fail when generated files differ from their sources.
+	hack/generate.sh --verify
+
+.PHONY: lint
+lint: ## Run the linters.
+	$$($(COMPONENT) golangci-lint) run ./...
+
+.PHONY: test
+test: ## Unit and control-plane tests with -race; builds kube-apiserver and etcd once.
+	hack/test.sh $(TESTFLAGS)
+
+.PHONY: scenarios
+scenarios: ## One line per scenario id: the test that proves it, or why it is out.
+	hack/scenarios.sh
+
+.PHONY: run-dev
+run-dev: ## Run all managers in one process against the current kubeconfig context.
+	go run ./cmd dev --providers-config hack/providers-dev.yaml
+
+##@ A real cluster on this machine
+
+.PHONY: cluster-up
+cluster-up: ## Start a real single-node Kubernetes (CLUSTER=kind where Docker and kind exist).
+	hack/cluster/up.sh
+
+.PHONY: cluster-down
+cluster-down: ## Remove the cluster and everything it left on the machine.
+	hack/cluster/down.sh
+
+.PHONY: demo
+demo: ## Cluster, images, helm install, samples, and the main job step by step.
+	hack/demo.sh
+
+.PHONY: demo-down
+demo-down: cluster-down ## Remove the demo: the same as cluster-down.
+
+.PHONY: e2e
+e2e: demo ## The end-to-end features are what the demo runs.
+
+##@ A cluster of your own
+
+.PHONY: docker-build
+docker-build: ## Build the operator's image as IMG.
+	docker build --build-arg GIT_COMMIT=$(GIT_COMMIT) -t $(IMG) .
+
+.PHONY: install
+install: ## Install the CRDs.
+	$(KUBECTL) apply --server-side -k config/crd
+
+.PHONY: deploy
+deploy: ## Deploy the operator with the image IMG.
+	hack/deploy.sh $(IMG)
+
+.PHONY: undeploy
+undeploy: ## Remove the operator; CRDs and what they hold stay.
+	$(KUBECTL) delete --ignore-not-found -k config/deploy
