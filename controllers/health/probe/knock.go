@@ -24,7 +24,7 @@ type Knock struct {
 
 // Knock sends one request over one connection. A result at StageConnect without error carries the status in Code.
 func (p *Prober) Knock(ctx context.Context, k Knock) (r Result) {
-	_, conn, done := p.open(ctx, k.Proxy, k.Timeout, &r)
+	conn, done := p.open(ctx, k.Proxy, k.Timeout, &r)
 	defer done()
 	if conn == nil {
 		return r
@@ -42,6 +42,6 @@ func (p *Prober) Knock(ctx context.Context, k Knock) (r Result) {
 	if _, r.Err = io.WriteString(conn, b.String()); r.Err != nil {
 		return r
 	}
-	readPlainAnswer(conn, &r)
+	readAnswer(conn, false, &r)
 	return r
 }

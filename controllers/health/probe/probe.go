@@ -3,7 +3,6 @@ package probe
 import (
 	"bufio"
 	"context"
-	"crypto/rand"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -67,8 +66,6 @@ type Result struct {
 	// Body is the answer's body up to MaxBody bytes; Truncated says that there was more.
 	Body      []byte
 	Truncated bool
-	// Nonce was sent in the query; empty when the target wants none.
-	Nonce string
 	// Resumed says that a TLS session was resumed.
 	Resumed bool
 	// Start is when the probe started, Ends[s] how long after it stage s ended (zero for stages not reached), Total
@@ -97,7 +94,7 @@ var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, reader
 
 // Probe runs one probe and returns by its deadline. Cancelling ctx ends it at once.
 func (p *Prober) Probe(ctx context.Context, req Request) (r Result) {
-	ctx, conn, done := p.open(ctx, req.Proxy, req.Timeout, &r)
+	conn, done := p.open(ctx, req.Proxy, req.Timeout, &r)
 	defer done()
 	if conn == nil {
 		return r
@@ -109,10 +106,10 @@ func (p *Prober) Probe(ctx context.Context, req Request) (r Result) {
 		r.Err = fmt.Errorf("CONNECT answered with status %d", r.Code)
 		return r
 	}
-	// Config.Clone is not needed: the handshake never changes it, and the session cache must be shared.
 	tunnel := tls.Client(conn, req.Target.tls)
 	r.Stage = StageTLS
-	if r.Err = tunnel.HandshakeContext(ctx); r.Err != nil {
+	// Without a context: it would cost a goroutine, and the connection already has the deadline.
+	if r.Err = tunnel.Handshake(); r.Err != nil {
 		return r
 	}
 	r.end(StageTLS)
@@ -123,7 +120,7 @@ func (p *Prober) Probe(ctx context.Context, req Request) (r Result) {
 
 // open resolves and dials the proxy under the probe's deadline. The returned function closes the connection and
 // completes the result.
-func (p *Prober) open(parent context.Context, proxy string, timeout time.Duration, r *Result) (context.Context, net.Conn, func()) {
+func (p *Prober) open(parent context.Context, proxy string, timeout time.Duration, r *Result) (net.Conn, func()) {
 	r.Start = time.Now()
 	deadline := r.Start.Add(timeout)
 	ctx, cancel := context.WithDeadline(parent, deadline)
@@ -139,7 +136,7 @@ func (p *Prober) open(parent context.Context, proxy string, timeout time.Duratio
 	address, err := p.resolve(ctx, proxy)
 	if err != nil {
 		r.Err = err
-		return ctx, nil, finish
+		return nil, finish
 	}
 	r.end(StageResolve)
 	r.Stage = StageDial
@@ -151,12 +148,12 @@ func (p *Prober) open(parent context.Context, proxy string, timeout time.Duratio
 	conn, err := dial(ctx, "tcp", address.String())
 	if err != nil {
 		r.Err = err
-		return ctx, nil, finish
+		return nil, finish
 	}
 	r.end(StageDial)
 	_ = conn.SetDeadline(deadline)
 	stop := context.AfterFunc(parent, func() { _ = conn.Close() })
-	return ctx, conn, func() {
+	return conn, func() {
 		stop()
 		_ = conn.Close()
 		finish()
@@ -200,7 +197,7 @@ func connect(conn net.Conn, authority string, credentials *Credentials, r *Resul
 	if _, r.Err = io.WriteString(conn, b.String()); r.Err != nil {
 		return false
 	}
-	return readAnswer(conn, r)
+	return readAnswer(conn, true, r)
 }
 
 func writeCommon(b *strings.Builder, credentials *Credentials) {
@@ -210,9 +207,9 @@ func writeCommon(b *strings.Builder, credentials *Credentials) {
 	b.WriteString("User-Agent: " + userAgent + "\r\n\r\n")
 }
 
-// readAnswer reads the head of the proxy's answer. After a 2xx the tunnel starts, and the target does not speak first
-// in TLS: bytes that are there already were made up by the proxy (a portal's page, mostly).
-func readAnswer(conn net.Conn, r *Result) bool {
+// readAnswer reads the head of the proxy's answer. After a 2xx to CONNECT the tunnel starts, and the target does not
+// speak first in TLS: bytes that are there already were made up by the proxy (a portal's page, mostly).
+func readAnswer(conn net.Conn, tunnel bool, r *Result) bool {
 	br := readers.Get().(*bufio.Reader)
 	br.Reset(&boundedReader{r: conn, n: MaxHeadBytes})
 	head, err := readConnectHead(br)
@@ -225,7 +222,7 @@ func readAnswer(conn net.Conn, r *Result) bool {
 	}
 	r.Code = head.code
 	r.RetryAfter = parseRetryAfter(head.retryAfter, time.Now())
-	if head.code <= 299 && extra > 0 {
+	if tunnel && head.code <= 299 && extra > 0 {
 		r.Err = fmt.Errorf("%w: %d bytes follow the head before the handshake", ErrNotATunnel, extra)
 		return false
 	}
@@ -236,10 +233,7 @@ func readAnswer(conn net.Conn, r *Result) bool {
 // fetch sends the GET and reads the answer through the verified tunnel.
 func fetch(tunnel *tls.Conn, req Request, r *Result) {
 	r.Stage = StageResponse
-	if req.Target.nonce {
-		r.Nonce = rand.Text()
-	}
-	_, r.Err = io.WriteString(tunnel, "GET "+req.Target.uri(r.Nonce)+" HTTP/1.1\r\nHost: "+req.Target.hostHeader+
+	_, r.Err = io.WriteString(tunnel, "GET "+req.Target.uri()+" HTTP/1.1\r\nHost: "+req.Target.hostHeader+
 		"\r\nUser-Agent: "+userAgent+"\r\nAccept: */*\r\nAccept-Encoding: identity\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n")
 	if r.Err != nil {
 		return
@@ -251,7 +245,7 @@ func fetch(tunnel *tls.Conn, req Request, r *Result) {
 		br.Reset(nil)
 		readers.Put(br)
 	}()
-	response, err := http.ReadResponse(br, nil)
+	response, err := readResponse(br)
 	if err != nil {
 		r.Err = fmt.Errorf("reading the target's answer: %w", err)
 		return
@@ -275,6 +269,17 @@ func fetch(tunnel *tls.Conn, req Request, r *Result) {
 	}
 	r.end(StageBody)
 	r.Stage = StageDone
+}
+
+// readResponse reads the head of the target's final answer, skipping a few informational ones.
+func readResponse(br *bufio.Reader) (*http.Response, error) {
+	for range maxInformational + 1 {
+		response, err := http.ReadResponse(br, nil)
+		if err != nil || response.StatusCode >= 200 {
+			return response, err
+		}
+	}
+	return nil, errors.New("too many informational answers")
 }
 
 func (r *Result) end(s Stage) { r.Ends[s] = time.Since(r.Start) }

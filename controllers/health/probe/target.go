@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -27,7 +28,7 @@ type TargetSpec struct {
 	// Owned allows TLS session resumption. A ticket lets the target link all exits of a fleet, so it is only used
 	// for targets that belong to the fleet's owner.
 	Owned bool
-	// Nonce adds a random query parameter, so that every answer is fresh and can be told from a recorded one.
+	// Nonce adds a random query parameter, so that no cache can answer.
 	Nonce bool
 }
 
@@ -74,15 +75,15 @@ func NewTarget(spec TargetSpec) (*Target, error) {
 // Authority is the host:port that CONNECT names.
 func (t *Target) Authority() string { return t.authority }
 
-func (t *Target) uri(nonce string) string {
-	if nonce == "" {
+func (t *Target) uri() string {
+	if !t.nonce {
 		return t.requestURI
 	}
 	separator := "?"
 	if strings.Contains(t.requestURI, "?") {
 		separator = "&"
 	}
-	return t.requestURI + separator + "n=" + nonce
+	return t.requestURI + separator + "n=" + rand.Text()
 }
 
 // ParseTargetURL parses a probe target: https, a host, no user information, no fragment, printable ASCII only. Errors

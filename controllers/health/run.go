@@ -1,0 +1,149 @@
+package health
+
+import (
+	"context"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"crawl.example.com/egress-proxies-operator/controllers/health/classify"
+	"crawl.example.com/egress-proxies-operator/controllers/health/fsm"
+	"crawl.example.com/egress-proxies-operator/controllers/health/probe"
+	"crawl.example.com/egress-proxies-operator/controllers/health/sched"
+)
+
+// recentFailures is how far back an immediate failure looks for others like it before it is believed.
+const recentFailures = 20 * time.Second
+
+// job is what one run needs to know of an entry.
+type job struct {
+	generation int
+	target     Target
+	index      int // of the probe target
+	probe      probe.Request
+	expect     classify.Expect
+	accessDue  bool
+}
+
+// run probes one proxy once. It is the scheduler's Run.
+func (e *Engine) run(ctx context.Context, uid types.UID, due time.Time) (time.Time, bool) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	en, j, ok := e.begin(uid, cancel)
+	if !ok {
+		return due, false // removed a moment ago; the scheduler forgot it too
+	}
+	result := e.prober.Probe(ctx, j.probe)
+	outcome := classify.Classify(result, j.expect)
+	if outcome.Timeout && e.stalls.during(result.Start, j.probe.Timeout) {
+		outcome = classify.Outcome{Class: classify.Local, Reason: classify.ReasonLocalCPU}
+	}
+	var found accessResult
+	if outcome.Class == classify.Success && j.accessDue {
+		found = e.checkAccess(ctx, j.target, j.probe.Target.Authority())
+	}
+	e.metrics.Probe(outcome.Class.String(), outcome.Reason, result)
+	e.trace(ctx, j.target, result, outcome)
+
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	now := e.clock.Now()
+	if e.entries[uid] != en {
+		return now, false
+	}
+	en.cancel = nil
+	if en.generation != j.generation {
+		// What was probed is not what is watched now. Upsert has scheduled the next probe.
+		return en.nextDue, en.background()
+	}
+	en.lastEnd = now
+	en.attempts++
+	last := e.observe(en, j, outcome, now)
+	if outcome.Class == classify.Success {
+		en.noteEgressIP(now, result)
+		en.noteAccess(now, found)
+	}
+	e.publish(en, now)
+	delay := en.machine.Delay(now, en.target.Check.timing(), last)
+	en.nextDue = sched.Next(due, now, sched.Jitter(delay, e.random()))
+	return en.nextDue, en.background()
+}
+
+// begin snapshots an entry for a probe.
+func (e *Engine) begin(uid types.UID, cancel context.CancelFunc) (*entry, job, bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	en, ok := e.entries[uid]
+	if !ok || len(en.targets) == 0 {
+		return nil, job{}, false
+	}
+	now := e.clock.Now()
+	en.cancel = cancel
+	check := en.target.Check
+	index := e.pickTarget(en, now)
+	return en, job{
+		generation: en.generation,
+		target:     en.target,
+		index:      index,
+		expect:     en.targets[index].expect,
+		accessDue:  en.target.Managed && !now.Before(en.access.nextTime),
+		probe: probe.Request{
+			Proxy: en.target.Address, Credentials: en.target.Credentials, Target: en.targets[index].probe,
+			Timeout: check.Timeout, MaxBody: check.MaxBodyBytes,
+		},
+	}, true
+}
+
+// observe feeds the outcome to the target's breaker and the proxy's machine.
+func (e *Engine) observe(en *entry, j job, outcome classify.Outcome, now time.Time) fsm.Last {
+	last := fsm.Last{NoFast: outcome.NoFast, RetryAfter: outcome.RetryAfter}
+	switch outcome.Class {
+	case classify.Local:
+		last.Local = true
+		return last
+	case classify.Success:
+		last.Kind = fsm.Success
+		if en.targets[j.index].breaker.Record(now, true) {
+			e.log.Info("Probe target answers again", "target", en.targets[j.index].name)
+		}
+	case classify.Neutral:
+		last.Kind = fsm.Neutral
+	case classify.Failure:
+		last.Kind = fsm.Failure
+		if outcome.AboutTarget && e.blameTarget(en, j.index, outcome, now) {
+			last.Kind = fsm.Held
+		}
+	}
+	check := en.target.Check
+	en.machine.Observe(now, fsm.Config{
+		Fall: check.FailureThreshold, Rise: check.SuccessThreshold, Targets: usable(en.targets, now),
+	}, fsm.Observation{
+		Kind: last.Kind, Reason: outcome.Reason, Message: outcome.Message,
+		Immediate: outcome.Immediate, AboutTarget: outcome.AboutTarget, Target: j.index,
+	})
+	return last
+}
+
+// blameTarget decides whether a failure is put down to the probe target. If all of several targets are suspect it is
+// not: that targets of different operators fail together through all proxies is the fleet's loss of egress.
+func (e *Engine) blameTarget(en *entry, index int, outcome classify.Outcome, now time.Time) bool {
+	t := en.targets[index]
+	since := en.machine.FirstFailure()
+	if since.IsZero() {
+		since = now
+		if en.machine.Status() == fsm.Healthy {
+			t.breaker.Record(now, false)
+		}
+	}
+	if outcome.Immediate {
+		since = now.Add(-recentFailures)
+	}
+	wasOpen := t.breaker.Open(now)
+	if !t.breaker.Suspect(now, since) {
+		return false
+	}
+	if !wasOpen {
+		e.log.Info("Probe target is suspect: hardly any proxy reaches it", "target", t.name)
+	}
+	return len(en.targets) == 1 || usable(en.targets, now) > 0
+}
