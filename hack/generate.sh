@@ -7,7 +7,6 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 generate() {
 	local gen
 	gen=$(hack/component.sh controller-gen)
-	rm -rf apis/crawl/v1alpha1/applyconfiguration config/crd/bases
 	"$gen" object:headerFile=hack/boilerplate.go.txt crd \
 		applyconfiguration:headerFile=hack/boilerplate.go.txt \
 		paths=./apis/... output:crd:artifacts:config=config/crd/bases

@@ -243,6 +243,10 @@ type ProxyStatus struct {
 	// exclusive names the Exclusive lease that holds the proxy.
 	// +optional
 	Exclusive *Exclusive `json:"exclusive,omitempty"`
+	// immutableReplicas is always 1, see spec.immutableReplicas. Filled in by the API server. Unit: proxies. Default: 1.
+	// +optional
+	// +kubebuilder:default=1
+	ImmutableReplicas int32 `json:"immutableReplicas,omitempty"`
 	// conditions of the proxy; an absent one means Unknown.
 	// +optional
 	// +listType=map
@@ -392,7 +396,7 @@ type Exclusive struct {
 // +kubebuilder:resource:shortName=px,categories=egress
 // +kubebuilder:subresource:status
 // +kubebuilder:metadata:annotations="crawl.example.com/bundle-version=1"
-// +kubebuilder:subresource:scale:specpath=.spec.immutableReplicas,statuspath=.spec.immutableReplicas
+// +kubebuilder:subresource:scale:specpath=.spec.immutableReplicas,statuspath=.status.immutableReplicas
 // +kubebuilder:selectablefield:JSONPath=".status.binding.type"
 // +kubebuilder:printcolumn:name="MODE",type=string,JSONPath=".spec.mode"
 // +kubebuilder:printcolumn:name="PROVIDER",type=string,JSONPath=".spec.provider"
@@ -404,7 +408,7 @@ type Exclusive struct {
 // +kubebuilder:printcolumn:name="EGRESS IP",type=string,JSONPath=".status.health.egressIP",priority=1
 // +kubebuilder:printcolumn:name="LEASING",type=string,JSONPath=".spec.leasing",priority=1
 // +kubebuilder:printcolumn:name="AGE",type=date,JSONPath=".metadata.creationTimestamp",priority=1
-// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="name must be at most 63 characters",fieldPath=".metadata.name"
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="metadata.name must be at most 63 characters"
 type Proxy struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -412,7 +416,7 @@ type Proxy struct {
 	// spec is what the proxy should be.
 	// +required
 	// +kubebuilder:validation:XValidation:rule="self.mode == oldSelf.mode",message="mode is immutable",fieldPath=".mode"
-	// +kubebuilder:validation:XValidation:rule="self.?provider == oldSelf.?provider",message="provider is immutable",fieldPath=".provider"
+	// +kubebuilder:validation:XValidation:rule="has(self.provider) == has(oldSelf.provider) && (!has(self.provider) || self.provider == oldSelf.provider)",message="provider is immutable",fieldPath=".provider"
 	Spec ProxySpec `json:"spec"`
 	// status is what is known of the proxy.
 	// +optional

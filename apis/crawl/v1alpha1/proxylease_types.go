@@ -297,7 +297,7 @@ type ObservedReport struct {
 // +kubebuilder:printcolumn:name="HOLDER",type=string,JSONPath=".spec.holder",priority=1
 // +kubebuilder:printcolumn:name="MODE",type=string,JSONPath=".spec.mode",priority=1
 // +kubebuilder:printcolumn:name="AGE",type=date,JSONPath=".metadata.creationTimestamp",priority=1
-// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="name must be at most 63 characters",fieldPath=".metadata.name"
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="metadata.name must be at most 63 characters"
 type ProxyLease struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -305,16 +305,16 @@ type ProxyLease struct {
 	// spec is what the holder asks for; everything but renewTime and reports is immutable.
 	// +required
 	// +kubebuilder:validation:XValidation:rule="has(self.selector) == has(oldSelf.selector)",message="selector is immutable",fieldPath=".selector"
-	// +kubebuilder:validation:XValidation:rule="self.?poolRef == oldSelf.?poolRef",message="poolRef is immutable",fieldPath=".poolRef"
-	// +kubebuilder:validation:XValidation:rule="self.?proxyName == oldSelf.?proxyName",message="proxyName is immutable",fieldPath=".proxyName"
-	// +kubebuilder:validation:XValidation:rule="self.?grant == oldSelf.?grant",message="grant is immutable",fieldPath=".grant"
-	// +kubebuilder:validation:XValidation:rule="self.?targets == oldSelf.?targets",message="targets is immutable",fieldPath=".targets"
+	// +kubebuilder:validation:XValidation:rule="has(self.poolRef) == has(oldSelf.poolRef) && (!has(self.poolRef) || self.poolRef == oldSelf.poolRef)",message="poolRef is immutable",fieldPath=".poolRef"
+	// +kubebuilder:validation:XValidation:rule="has(self.proxyName) == has(oldSelf.proxyName) && (!has(self.proxyName) || self.proxyName == oldSelf.proxyName)",message="proxyName is immutable",fieldPath=".proxyName"
+	// +kubebuilder:validation:XValidation:rule="has(self.grant) == has(oldSelf.grant) && (!has(self.grant) || self.grant == oldSelf.grant)",message="grant is immutable",fieldPath=".grant"
+	// +kubebuilder:validation:XValidation:rule="has(self.targets) == has(oldSelf.targets) && (!has(self.targets) || self.targets == oldSelf.targets)",message="targets is immutable",fieldPath=".targets"
 	// +kubebuilder:validation:XValidation:rule="self.mode == oldSelf.mode",message="mode is immutable",fieldPath=".mode"
-	// +kubebuilder:validation:XValidation:rule="self.?holder == oldSelf.?holder",message="holder is immutable",fieldPath=".holder"
-	// +kubebuilder:validation:XValidation:rule="self.?ttlSeconds == oldSelf.?ttlSeconds",message="ttlSeconds is immutable",fieldPath=".ttlSeconds"
-	// +kubebuilder:validation:XValidation:rule="self.?waitSeconds == oldSelf.?waitSeconds",message="waitSeconds is immutable",fieldPath=".waitSeconds"
-	// +kubebuilder:validation:XValidation:rule="self.?ttlSecondsAfterFinished == oldSelf.?ttlSecondsAfterFinished",message="ttlSecondsAfterFinished is immutable",fieldPath=".ttlSecondsAfterFinished"
-	// +kubebuilder:validation:XValidation:rule="self.?excludedProxyNames == oldSelf.?excludedProxyNames",message="excludedProxyNames is immutable",fieldPath=".excludedProxyNames"
+	// +kubebuilder:validation:XValidation:rule="has(self.holder) == has(oldSelf.holder) && (!has(self.holder) || self.holder == oldSelf.holder)",message="holder is immutable",fieldPath=".holder"
+	// +kubebuilder:validation:XValidation:rule="has(self.ttlSeconds) == has(oldSelf.ttlSeconds) && (!has(self.ttlSeconds) || self.ttlSeconds == oldSelf.ttlSeconds)",message="ttlSeconds is immutable",fieldPath=".ttlSeconds"
+	// +kubebuilder:validation:XValidation:rule="has(self.waitSeconds) == has(oldSelf.waitSeconds) && (!has(self.waitSeconds) || self.waitSeconds == oldSelf.waitSeconds)",message="waitSeconds is immutable",fieldPath=".waitSeconds"
+	// +kubebuilder:validation:XValidation:rule="has(self.ttlSecondsAfterFinished) == has(oldSelf.ttlSecondsAfterFinished) && (!has(self.ttlSecondsAfterFinished) || self.ttlSecondsAfterFinished == oldSelf.ttlSecondsAfterFinished)",message="ttlSecondsAfterFinished is immutable",fieldPath=".ttlSecondsAfterFinished"
+	// +kubebuilder:validation:XValidation:rule="has(self.excludedProxyNames) == has(oldSelf.excludedProxyNames) && (!has(self.excludedProxyNames) || self.excludedProxyNames == oldSelf.excludedProxyNames)",message="excludedProxyNames is immutable",fieldPath=".excludedProxyNames"
 	// +kubebuilder:validation:XValidation:rule="self.onProxyFailure == oldSelf.onProxyFailure",message="onProxyFailure is immutable",fieldPath=".onProxyFailure"
 	Spec ProxyLeaseSpec `json:"spec"`
 	// status is written by the allocator.

@@ -82,7 +82,7 @@ const (
 )
 
 // PoolStrategy says how a changed template reaches the proxies.
-// +kubebuilder:validation:XValidation:rule="!(has(self.maxSurge) && has(self.maxUnavailable) && self.maxSurge in [0, '0%'] && self.maxUnavailable in [0, '0%'])",message="maxUnavailable and maxSurge must not both be 0",fieldPath=".maxUnavailable"
+// +kubebuilder:validation:XValidation:rule="!(has(self.maxSurge) && has(self.maxUnavailable) && string(self.maxSurge).matches('^0+%?$') && string(self.maxUnavailable).matches('^0+%?$'))",message="maxUnavailable and maxSurge must not both be 0",fieldPath=".maxUnavailable"
 type PoolStrategy struct {
 	// type is RollingUpdate or OnRelease. Default: RollingUpdate.
 	// +optional
@@ -234,7 +234,7 @@ type ProxyPoolStatus struct {
 // +kubebuilder:printcolumn:name="UPDATED",type=integer,JSONPath=".status.updated"
 // +kubebuilder:printcolumn:name="LEASED",type=integer,JSONPath=".status.leased"
 // +kubebuilder:printcolumn:name="AGE",type=date,JSONPath=".metadata.creationTimestamp"
-// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 40",message="name must be at most 40 characters",fieldPath=".metadata.name"
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 40",message="metadata.name must be at most 40 characters"
 type ProxyPool struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`

@@ -1064,6 +1064,10 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: health
       type:
         namedType: com.example.crawl.egress-proxies-operator.apis.crawl.v1alpha1.Health
+    - name: immutableReplicas
+      type:
+        scalar: numeric
+      default: 1
     - name: instance
       type:
         namedType: com.example.crawl.egress-proxies-operator.apis.crawl.v1alpha1.Instance

@@ -31,6 +31,8 @@ type ProxyStatusApplyConfiguration struct {
 	Cooldowns []CooldownApplyConfiguration `json:"cooldowns,omitempty"`
 	// exclusive names the Exclusive lease that holds the proxy.
 	Exclusive *ExclusiveApplyConfiguration `json:"exclusive,omitempty"`
+	// immutableReplicas is always 1, see spec.immutableReplicas. Filled in by the API server. Unit: proxies. Default: 1.
+	ImmutableReplicas *int32 `json:"immutableReplicas,omitempty"`
 	// conditions of the proxy; an absent one means Unknown.
 	Conditions []v1.ConditionApplyConfiguration `json:"conditions,omitempty"`
 }
@@ -107,6 +109,14 @@ func (b *ProxyStatusApplyConfiguration) WithCooldowns(values ...*CooldownApplyCo
 // If called multiple times, the Exclusive field is set to the value of the last call.
 func (b *ProxyStatusApplyConfiguration) WithExclusive(value *ExclusiveApplyConfiguration) *ProxyStatusApplyConfiguration {
 	b.Exclusive = value
+	return b
+}
+
+// WithImmutableReplicas sets the ImmutableReplicas field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the ImmutableReplicas field is set to the value of the last call.
+func (b *ProxyStatusApplyConfiguration) WithImmutableReplicas(value int32) *ProxyStatusApplyConfiguration {
+	b.ImmutableReplicas = &value
 	return b
 }
 
