@@ -16,15 +16,10 @@ const Redacted = "REDACTED"
 
 // Credentials are a proxy's user name and password, kept ready for a Proxy-Authorization header.
 //
-// They print as REDACTED with every fmt verb, in JSON and in slog. The content sits behind a pointer, because fmt
-// cannot call methods of values in unexported fields and would print them raw.
+// They print as REDACTED with every fmt verb, in JSON and in slog. The content sits in a function: fmt cannot call the
+// methods of a value in an unexported field, prints such a value raw, and follows pointers for some verbs.
 type Credentials struct {
-	secret *secret
-}
-
-type secret struct {
-	authorization string
-	fingerprint   string
+	reveal func() (authorization, fingerprint string)
 }
 
 // NewCredentials returns credentials for Basic authentication. A user name must not be empty nor contain a colon
@@ -43,28 +38,28 @@ func NewCredentials(username, password string) (*Credentials, error) {
 	}
 	pair := username + ":" + password
 	sum := sha256.Sum256([]byte(pair))
-	return &Credentials{secret: &secret{
-		authorization: "Basic " + base64.StdEncoding.EncodeToString([]byte(pair)),
-		fingerprint:   hex.EncodeToString(sum[:]),
-	}}, nil
+	authorization, fingerprint := "Basic "+base64.StdEncoding.EncodeToString([]byte(pair)), hex.EncodeToString(sum[:])
+	return &Credentials{reveal: func() (string, string) { return authorization, fingerprint }}, nil
 }
 
 // Fingerprint tells one set of credentials from another, and is empty for none. It is a plain hash: keep it in memory
 // only.
 func (c *Credentials) Fingerprint() string {
-	if c == nil || c.secret == nil {
+	if c == nil || c.reveal == nil {
 		return ""
 	}
-	return c.secret.fingerprint
+	_, fingerprint := c.reveal()
+	return fingerprint
 }
 
 // authorization is the value of the Proxy-Authorization header, empty for no credentials. Base64 leaves no way to
 // smuggle a second header in.
 func (c *Credentials) authorization() string {
-	if c == nil || c.secret == nil {
+	if c == nil || c.reveal == nil {
 		return ""
 	}
-	return c.secret.authorization
+	value, _ := c.reveal()
+	return value
 }
 
 // Format implements fmt.Formatter for every verb and flag.
