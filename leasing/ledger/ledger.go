@@ -1,0 +1,381 @@
+// Package ledger is the memory of the allocator: which proxies there are, which leases hold them, and which proxy the next
+// lease should get.
+//
+// Everything is under one lock, because reserved, written and observed bindings are one fact seen at three moments, and
+// separate locks for them are where double allocations come from. There is no I/O here and no clock: callers pass the
+// time. A slot is taken by Reserve, before anything is written, and becomes free only by an authoritative answer: Cancel
+// (it was certainly not written), Free (its end was written), or the event of its deletion.
+//
+// Events of informers are late by nature. One that is older than what the ledger has (by resourceVersion) is ignored, so
+// that a late event never undoes one's own newer write.
+package ledger
+
+import (
+	"maps"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+
+	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
+	"crawl.example.com/egress-proxies-operator/leasing/record"
+)
+
+// Verdict is the newest verdict on an incarnation of a proxy; known is false when there is none. It is called under the
+// ledger's lock and must neither block nor call back.
+type Verdict func(proxy types.UID, instanceID string) (healthy, known bool)
+
+// tombstoneTTL is how long a deleted lease is remembered when its deletion never shows up as an event.
+const tombstoneTTL = 10 * time.Minute
+
+// tombstoneSweep is from how many on they are looked through.
+const tombstoneSweep = 1024
+
+// Ledger is safe for concurrent use.
+type Ledger struct {
+	mu      sync.Mutex
+	verdict Verdict
+
+	// barrier is the resourceVersion of the list the ledger was built from: leases it does not know and that are older
+	// than it are gone.
+	barrier string
+	epoch   int64
+	grants  int64
+	uses    uint64
+
+	proxies map[types.NamespacedName]*proxy
+	spaces  map[string]*space
+	exits   map[string]*exit
+	usage   map[types.UID]*usage
+	leases  map[types.NamespacedName]*entry
+	// tombs are leases whose deletion was acknowledged but not seen as an event yet.
+	tombs map[types.UID]time.Time
+}
+
+// New makes an empty ledger. verdict may be nil.
+func New(verdict Verdict) *Ledger {
+	if verdict == nil {
+		verdict = func(types.UID, string) (bool, bool) { return false, false }
+	}
+	return &Ledger{
+		verdict: verdict,
+		proxies: map[types.NamespacedName]*proxy{},
+		spaces:  map[string]*space{},
+		exits:   map[string]*exit{},
+		usage:   map[types.UID]*usage{},
+		leases:  map[types.NamespacedName]*entry{},
+		tombs:   map[types.UID]time.Time{},
+	}
+}
+
+type state int
+
+const (
+	reserved state = iota // a slot is taken, the write is under way or its outcome is unknown
+	bound                 // the binding is written
+	finished              // the end is written; the entry stays until the object is gone, so that late events find it
+)
+
+// entry is one lease that has, or had, a slot.
+type entry struct {
+	key     types.NamespacedName
+	uid     types.UID // empty while an HTTP lease is not created
+	rv      string
+	state   state
+	binding record.Binding
+	mode    v1alpha1.LeaseMode
+	holder  string
+}
+
+// usage is what a proxy, by UID, carries.
+type usage struct {
+	leases     map[types.NamespacedName]*entry
+	exclusives int
+	lastUse    uint64
+	// byTarget is the last use for each target, bounded.
+	byTarget map[string]uint64
+}
+
+// Lease is what the ledger knows of a lease.
+type Lease struct {
+	Key     types.NamespacedName
+	UID     types.UID
+	Binding record.Binding
+	Mode    v1alpha1.LeaseMode
+	Holder  string
+	// Written is false while the binding's write is under way.
+	Written bool
+	// Finished is true when the lease has ended and its object still exists.
+	Finished bool
+}
+
+// Start sets the epoch of all grants from now on and the resourceVersion of the list of leases the ledger was built from.
+func (l *Ledger) Start(epoch int64, barrier string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.epoch, l.barrier = epoch, barrier
+}
+
+// Lookup finds a lease that has a slot.
+func (l *Ledger) Lookup(key types.NamespacedName) (Lease, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e, ok := l.leases[key]
+	if !ok || e.state == finished {
+		return Lease{}, false
+	}
+	return e.export(), true
+}
+
+// LeasesOf are the leases that hold a proxy.
+func (l *Ledger) LeasesOf(proxy types.UID) []Lease {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	u := l.usage[proxy]
+	if u == nil {
+		return nil
+	}
+	out := make([]Lease, 0, len(u.leases))
+	for _, e := range u.leases {
+		out = append(out, e.export())
+	}
+	return out
+}
+
+// Load is how many leases hold a proxy.
+func (l *Ledger) Load(proxy types.UID) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if u := l.usage[proxy]; u != nil {
+		return len(u.leases)
+	}
+	return 0
+}
+
+// PoolLoad is how many leases the proxies of a pool carry.
+func (l *Ledger) PoolLoad(namespace, pool string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := l.spaces[namespace]
+	if s == nil {
+		return 0
+	}
+	n := 0
+	for p := range s.pools[pool] {
+		n += p.load()
+	}
+	return n
+}
+
+// Counts are how many slots are taken by leases whose write is under way and by leases that are written.
+func (l *Ledger) Counts() (reservedLeases, boundLeases int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, u := range l.usage {
+		for _, e := range u.leases {
+			if e.state == reserved {
+				reservedLeases++
+			} else {
+				boundLeases++
+			}
+		}
+	}
+	return reservedLeases, boundLeases
+}
+
+// Commit takes in the answer to the write of a binding. It tells whether the slot is (still) this grant's.
+func (l *Ledger) Commit(lease *v1alpha1.ProxyLease) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	key := keyOf(lease)
+	e := l.leases[key]
+	b, ok := record.BindingOf(lease)
+	if e == nil || !ok || e.state == finished || !sameGrant(e.binding, b) || (e.uid != "" && e.uid != lease.UID) {
+		return false
+	}
+	e.uid, e.state = lease.UID, bound
+	if !older(lease.ResourceVersion, e.rv) {
+		e.rv = lease.ResourceVersion
+	}
+	return true
+}
+
+// Cancel frees a reservation whose write certainly did not and will not happen. Of another grant it does nothing.
+func (l *Ledger) Cancel(r Reservation) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e := l.leases[r.Lease]
+	if e == nil || e.state != reserved || e.binding.Epoch != r.Binding.Epoch || e.binding.Seq != r.Binding.Seq {
+		return
+	}
+	l.drop(e)
+	delete(l.leases, e.key)
+}
+
+// Finish takes in the answer to the write that ended a lease: its slot is free.
+func (l *Ledger) Finish(lease *v1alpha1.ProxyLease) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.observe(lease)
+}
+
+// Released takes in an acknowledged deletion: the slot is free, and late events about the lease change nothing.
+func (l *Ledger) Released(key types.NamespacedName, uid types.UID, now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.tombs) >= tombstoneSweep {
+		maps.DeleteFunc(l.tombs, func(_ types.UID, at time.Time) bool { return now.Sub(at) > tombstoneTTL })
+	}
+	if uid != "" {
+		l.tombs[uid] = now
+	}
+	l.forget(key, uid)
+}
+
+// ObserveLease takes in what an informer, a list or an answer says about a lease.
+func (l *Ledger) ObserveLease(lease *v1alpha1.ProxyLease) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if e := l.leases[keyOf(lease)]; e == nil && older(lease.ResourceVersion, l.barrier) {
+		return // deleted before the list that the ledger was built from
+	}
+	l.observe(lease)
+}
+
+// DeleteLease takes in the event of a deletion. Only the incarnation that is named is freed.
+func (l *Ledger) DeleteLease(lease *v1alpha1.ProxyLease) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.tombs, lease.UID)
+	key := keyOf(lease)
+	e := l.leases[key]
+	if e == nil {
+		return
+	}
+	if e.uid == "" {
+		// Created and deleted before its creator had the answer.
+		if b, ok := record.BindingOf(lease); !ok || !sameGrant(b, e.binding) {
+			return
+		}
+		e.uid = lease.UID
+	}
+	l.forget(key, lease.UID)
+}
+
+// forget drops the entry of a lease if it is that incarnation.
+func (l *Ledger) forget(key types.NamespacedName, uid types.UID) {
+	if e := l.leases[key]; e != nil && e.uid == uid {
+		l.drop(e)
+		delete(l.leases, key)
+	}
+}
+
+func (l *Ledger) observe(lease *v1alpha1.ProxyLease) {
+	if _, dead := l.tombs[lease.UID]; dead {
+		return
+	}
+	key := keyOf(lease)
+	b, hasBinding := record.BindingOf(lease)
+	holds := hasBinding && !record.Finished(lease)
+
+	e := l.leases[key]
+	if e != nil && e.uid != "" && e.uid != lease.UID {
+		if older(lease.ResourceVersion, e.rv) {
+			return
+		}
+		// A namesake was created after the one we know was deleted.
+		l.drop(e)
+		delete(l.leases, key)
+		e = nil
+	}
+	switch {
+	case e == nil:
+		if !holds && !record.Finished(lease) {
+			return
+		}
+		e = &entry{key: key, uid: lease.UID, rv: lease.ResourceVersion, state: finished, mode: lease.Spec.Mode, holder: lease.Spec.Holder}
+		l.leases[key] = e
+		if holds {
+			e.binding = b
+			l.take(e)
+			e.state = bound
+		}
+	case e.state == reserved:
+		switch {
+		case record.Finished(lease):
+			e.uid, e.rv = lease.UID, lease.ResourceVersion
+			l.drop(e)
+			e.state = finished
+		case holds && sameGrant(b, e.binding):
+			e.uid, e.rv, e.state = lease.UID, lease.ResourceVersion, bound
+		case holds:
+			// Somebody else's grant was written under this name; ours will be refused.
+			l.drop(e)
+			e.uid, e.rv, e.binding = lease.UID, lease.ResourceVersion, b
+			l.take(e)
+			e.state = bound
+		}
+	default:
+		if older(lease.ResourceVersion, e.rv) {
+			return
+		}
+		e.rv = lease.ResourceVersion
+		if e.state == bound && !holds {
+			l.drop(e)
+			e.state = finished
+		}
+	}
+}
+
+// take gives the entry a slot of its proxy.
+func (l *Ledger) take(e *entry) {
+	u := l.usage[e.binding.ProxyUID]
+	if u == nil {
+		u = &usage{leases: map[types.NamespacedName]*entry{}, byTarget: map[string]uint64{}}
+		l.usage[e.binding.ProxyUID] = u
+	}
+	u.leases[e.key] = e
+	if e.mode == v1alpha1.LeaseExclusive {
+		u.exclusives++
+	}
+	l.reindex(types.NamespacedName{Namespace: e.key.Namespace, Name: e.binding.ProxyName})
+}
+
+// drop takes the slot away from the entry, if it has one.
+func (l *Ledger) drop(e *entry) {
+	u := l.usage[e.binding.ProxyUID]
+	if u == nil || u.leases[e.key] != e {
+		return
+	}
+	delete(u.leases, e.key)
+	if e.mode == v1alpha1.LeaseExclusive {
+		u.exclusives--
+	}
+	name := types.NamespacedName{Namespace: e.key.Namespace, Name: e.binding.ProxyName}
+	if p := l.proxies[name]; len(u.leases) == 0 && (p == nil || p.uid != e.binding.ProxyUID) {
+		delete(l.usage, e.binding.ProxyUID)
+	}
+	l.reindex(name)
+}
+
+func (e *entry) export() Lease {
+	return Lease{Key: e.key, UID: e.uid, Binding: e.binding, Mode: e.mode, Holder: e.holder, Written: e.state != reserved, Finished: e.state == finished}
+}
+
+func keyOf(lease *v1alpha1.ProxyLease) types.NamespacedName {
+	return types.NamespacedName{Namespace: lease.Namespace, Name: lease.Name}
+}
+
+func sameGrant(a, b record.Binding) bool {
+	return a.Epoch == b.Epoch && a.Seq == b.Seq && a.ProxyUID == b.ProxyUID
+}
+
+// older tells whether resourceVersion a is certainly older than b.
+func older(a, b string) bool {
+	if a == "" || b == "" {
+		return false
+	}
+	order, err := resourceversion.CompareResourceVersion(a, b)
+	return err == nil && order < 0
+}

@@ -1,0 +1,259 @@
+package ledger
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+
+	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
+	"crawl.example.com/egress-proxies-operator/leasing/record"
+)
+
+const (
+	// lookAhead is about how many proxies are compared by their last use for the target.
+	lookAhead = 32
+	// maxTargetsRemembered is for how many targets the last use of a proxy is remembered.
+	maxTargetsRemembered = 256
+)
+
+// Request is what a lease asks for.
+type Request struct {
+	Lease types.NamespacedName
+	// UID of the lease; empty when it is not created yet.
+	UID    types.UID
+	Holder string
+	// Selector matches the labels of the proxies of the lease's namespace. nil with a ProxyName.
+	Selector labels.Selector
+	// ProxyName asks for one proxy.
+	ProxyName string
+	Targets   []string
+	Mode      v1alpha1.LeaseMode
+	Excluded  []string
+}
+
+// Reservation is a slot that was taken for a lease.
+type Reservation struct {
+	Lease   types.NamespacedName
+	Binding record.Binding
+	Mode    v1alpha1.LeaseMode
+	// Proxy as last seen; read only.
+	Proxy *v1alpha1.Proxy
+}
+
+// TakenError says that the lease has, or had, a slot already.
+type TakenError struct{ Lease Lease }
+
+// Error implements error.
+func (e *TakenError) Error() string {
+	return fmt.Sprintf("lease %s has proxy %s", e.Lease.Key, e.Lease.Binding.ProxyName)
+}
+
+// NoProxyError says that no proxy can be granted now, and why.
+type NoProxyError struct {
+	// Reason is one of the reasons of a lease's Bound condition.
+	Reason  string
+	Message string
+	// Earliest is when a cooldown ends that stands in the way; zero when there is none.
+	Earliest time.Time
+}
+
+// Error implements error.
+func (e *NoProxyError) Error() string { return e.Message }
+
+// Reserve takes a slot of the best proxy for the request: among those that qualify, one with the least load, of these the
+// one that was least recently used for the targets. The error is a *TakenError or a *NoProxyError.
+func (l *Ledger) Reserve(r Request, now time.Time) (Reservation, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if e := l.leases[r.Lease]; e != nil && (r.UID == "" || e.uid == r.UID || e.state != finished) {
+		return Reservation{}, &TakenError{Lease: e.export()}
+	}
+	p := l.choose(r, now)
+	if p == nil {
+		return Reservation{}, l.explain(r, now)
+	}
+	l.grants++
+	l.uses++
+	e := &entry{
+		key: r.Lease, uid: r.UID, state: reserved, mode: r.Mode, holder: r.Holder,
+		binding: record.Binding{
+			ProxyName: p.key.Name, ProxyUID: p.uid, InstanceID: record.InstanceID(p.object),
+			Epoch: l.epoch, Seq: l.grants,
+		},
+	}
+	l.leases[r.Lease] = e
+	p.usage.used(r.Targets, l.uses)
+	l.take(e)
+	return Reservation{Lease: r.Lease, Binding: e.binding, Mode: r.Mode, Proxy: p.object}, nil
+}
+
+// choose finds the best proxy; nil when none qualifies.
+func (l *Ledger) choose(r Request, now time.Time) *proxy {
+	s := l.spaces[r.Lease.Namespace]
+	if s == nil {
+		return nil
+	}
+	if r.ProxyName != "" {
+		p := l.proxies[types.NamespacedName{Namespace: r.Lease.Namespace, Name: r.ProxyName}]
+		if p != nil && p.level >= 0 && l.qualifies(p, r, now) {
+			return p
+		}
+		return nil
+	}
+	var best *proxy
+	compared := 0
+	for _, c := range s.classes {
+		if c.open == 0 || !r.Selector.Matches(c.labels) {
+			continue
+		}
+		budget := max(compared+1, lookAhead) // of every class at least the first
+		for level := c.lowest; level < len(c.buckets) && (best == nil || level <= best.level); level++ {
+			if r.Mode == v1alpha1.LeaseExclusive && level > 0 {
+				break
+			}
+			for p := c.buckets[level].first; p != nil && compared < budget; p = p.next {
+				if !l.qualifies(p, r, now) {
+					continue
+				}
+				compared++
+				if best == nil || p.before(best, r.Targets) {
+					best = p
+				}
+			}
+		}
+	}
+	return best
+}
+
+// qualifies tells whether a proxy that has room may be given to this request.
+func (l *Ledger) qualifies(p *proxy, r Request, now time.Time) bool {
+	if r.Mode == v1alpha1.LeaseExclusive && p.load() > 0 {
+		return false
+	}
+	if slices.Contains(r.Excluded, p.key.Name) {
+		return false
+	}
+	if healthy, known := l.verdict(p.uid, record.InstanceID(p.object)); known && !healthy {
+		return false
+	}
+	return l.cooling(p, r.Targets, now).IsZero()
+}
+
+// before orders proxies by load, then by the last use for the targets, then by the last use at all.
+func (p *proxy) before(q *proxy, targets []string) bool {
+	if p.level != q.level {
+		return p.level < q.level
+	}
+	if a, b := p.usage.lastFor(targets), q.usage.lastFor(targets); a != b {
+		return a < b
+	}
+	if p.usage.lastUse != q.usage.lastUse {
+		return p.usage.lastUse < q.usage.lastUse
+	}
+	return p.key.Name < q.key.Name
+}
+
+func (u *usage) lastFor(targets []string) uint64 {
+	var last uint64
+	for _, t := range targets {
+		last = max(last, u.byTarget[t])
+	}
+	return last
+}
+
+func (u *usage) used(targets []string, at uint64) {
+	u.lastUse = at
+	for _, t := range targets {
+		if _, known := u.byTarget[t]; !known && len(u.byTarget) >= maxTargetsRemembered {
+			u.forgetOldestTarget()
+		}
+		u.byTarget[t] = at
+	}
+}
+
+func (u *usage) forgetOldestTarget() {
+	oldest, found := "", false
+	for t, at := range u.byTarget {
+		if !found || at < u.byTarget[oldest] {
+			oldest, found = t, true
+		}
+	}
+	delete(u.byTarget, oldest)
+}
+
+// Explain says why a request cannot be granted now. Of a request that can be granted it says nothing useful.
+func (l *Ledger) Explain(r Request, now time.Time) *NoProxyError {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.explain(r, now)
+}
+
+func (l *Ledger) explain(r Request, now time.Time) *NoProxyError {
+	if r.ProxyName != "" {
+		return l.explainPin(r, now)
+	}
+	var matching, open, cooling int
+	var closed string
+	var earliest time.Time
+	if s := l.spaces[r.Lease.Namespace]; s != nil {
+		for _, c := range s.classes {
+			if !r.Selector.Matches(c.labels) {
+				continue
+			}
+			for p := range c.members {
+				if slices.Contains(r.Excluded, p.key.Name) {
+					continue
+				}
+				matching++
+				if p.closed != "" {
+					closed = p.closed
+					continue
+				}
+				open++
+				if until := l.cooling(p, r.Targets, now); !until.IsZero() {
+					cooling++
+					if earliest.IsZero() || until.Before(earliest) {
+						earliest = until
+					}
+				}
+			}
+		}
+	}
+	switch {
+	case matching == 0:
+		return &NoProxyError{Reason: v1alpha1.ReasonNoProxy, Message: "No proxy matches"}
+	case open == 0 && matching == 1:
+		return &NoProxyError{Reason: v1alpha1.ReasonNoProxy, Message: "The only matching proxy takes no leases: " + closed}
+	case open == 0:
+		return &NoProxyError{Reason: v1alpha1.ReasonNoProxy, Message: fmt.Sprintf("None of %d matching proxies takes leases", matching)}
+	case cooling == open:
+		return &NoProxyError{
+			Reason: v1alpha1.ReasonCooling, Earliest: earliest,
+			Message: fmt.Sprintf("All %d matching proxies that take leases cool down for a target", open),
+		}
+	}
+	return &NoProxyError{
+		Reason: v1alpha1.ReasonAtCapacity, Earliest: earliest,
+		Message: fmt.Sprintf("None of %d matching proxies that take leases is free", open),
+	}
+}
+
+func (l *Ledger) explainPin(r Request, now time.Time) *NoProxyError {
+	p := l.proxies[types.NamespacedName{Namespace: r.Lease.Namespace, Name: r.ProxyName}]
+	if p == nil {
+		return &NoProxyError{Reason: v1alpha1.ReasonProxyNotFound, Message: fmt.Sprintf("Proxy %s does not exist", r.ProxyName)}
+	}
+	if p.closed != "" {
+		return &NoProxyError{Reason: v1alpha1.ReasonNoProxy, Message: fmt.Sprintf("Proxy %s takes no leases: %s", r.ProxyName, p.closed)}
+	}
+	if until := l.cooling(p, r.Targets, now); !until.IsZero() {
+		return &NoProxyError{
+			Reason: v1alpha1.ReasonCooling, Earliest: until,
+			Message: fmt.Sprintf("Proxy %s cools down for a target", r.ProxyName),
+		}
+	}
+	return &NoProxyError{Reason: v1alpha1.ReasonPinnedBusy, Message: fmt.Sprintf("Proxy %s is not free", r.ProxyName)}
+}
