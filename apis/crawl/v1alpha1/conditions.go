@@ -150,6 +150,7 @@ const (
 
 	// Credentials
 	ReasonCredentialsNotFound = "CredentialsNotFound"
+	ReasonCredentialsInvalid  = "CredentialsInvalid"
 
 	// Drained
 	ReasonDraining     = "Draining"
@@ -196,6 +197,9 @@ const (
 	ReasonMinimumNotAvailable = "MinimumReplicasUnavailable"
 	ReasonComplete            = "Complete"
 	ReasonTooManyUnhealthy    = "TooManyUnhealthy"
+	ReasonRollingOut          = "RollingOut"
+	ReasonPaused              = "Paused"
+	ReasonProgressDeadline    = "ProgressDeadlineExceeded"
 
 	// ProxyLease
 	ReasonGranted         = "Granted"
