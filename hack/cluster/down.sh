@@ -26,13 +26,16 @@ kill_matching() {
 	done
 }
 
-# shim_pids: containerd's shims outlive it by design; ours name our socket on their command line.
-shim_pids() {
-	local dir
+# stray_pids: processes that name our directories on their command line: containerd's shims, which outlive it by design, and
+# daemons whose record was lost.
+stray_pids() {
+	local dir args
 	for dir in /proc/[0-9]*; do
-		if tr '\0' ' ' <"$dir/cmdline" 2>/dev/null | grep -q -- "^[^ ]*containerd-shim.* -address $CONTAINERD_SOCKET"; then
-			basename "$dir"
-		fi
+		{ args=$(tr '\0' ' ' <"$dir/cmdline"); } 2>/dev/null || continue
+		[[ $args == *" $CONTAINERD_SOCKET"* || $args == *[\ =]"$STATE/"* ]] || continue
+		case " $DAEMONS containerd-shim-runc-v2 " in
+		*" $(basename "$(readlink "$dir/exe")") "*) basename "$dir" ;;
+		esac
 	done
 }
 
@@ -52,38 +55,50 @@ unmount_all() {
 	[ -z "$(our_mounts)" ] || die "still mounted: $(our_mounts)"
 }
 
+# remove_shim_sockets: containerd puts them in one directory for all containerds of a machine; each pod notes its own.
+remove_shim_sockets() {
+	find "$RUN" -xdev -path '*/io.containerd.runtime.v2.task/*' -name address -exec sed 's#^unix://##' {} + 2>/dev/null | xargs -r rm -f
+}
+
 # remove_traces: files that the kubelet and the CNI library put where everybody's are.
 remove_traces() {
-	local link
+	local link result sandbox
 	for link in /var/log/containers/*.log; do
 		case $(readlink "$link" || true) in "$STATE"/*) rm -f "$link" ;; esac
 	done
-	rm -f /var/lib/cni/results/"$NETWORK"-* /var/lib/cni/cache/results/"$NETWORK"-*
-	rm -rf "/var/lib/cni/networks/$NETWORK"
+	if grep -qsx /var/lib/kubelet "$STATE/host/absent-dirs"; then
+		rm -f /var/lib/kubelet/device-plugins/kubelet.sock # this path cannot be configured
+	fi
+	for result in /var/lib/cni/results/"$NETWORK"-*-eth0; do
+		sandbox=${result##*/"$NETWORK"-}
+		rm -f "$result" "/var/lib/cni/results/cni-loopback-${sandbox%-eth0}-lo"
+	done
 }
 
 main() {
 	require_root
 	lock
-	if [ ! -e "$STATE" ] && [ ! -e "$RUN" ]; then
+	if [ ! -e "$STATE/.egress-cluster" ] && [ ! -e "$RUN" ]; then
 		say "there is no local cluster"
 		return
 	fi
 	say "stopping the cluster in $STATE"
 	local name
-	# The kubelet first, or it would start again what is stopped below.
+	# The kubelet first, or it would start again what is stopped below. Nobody needs time to save anything.
 	for name in kubelet kube-proxy kube-scheduler kube-controller-manager kube-apiserver etcd containerd; do
-		daemon_stop "$name"
+		daemon_stop "$name" now
 	done
 	kill_matching cgroup_pids
-	kill_matching shim_pids
+	remove_shim_sockets
+	kill_matching stray_pids
 	unmount_all
 	remove_network
 	remove_cgroup
 	restore_sysctls
 	remove_traces
 	remove_foreign_dirs
-	rm -rf --one-file-system "$STATE" "$RUN"
+	release_state
+	rm -rf --one-file-system "$RUN"
 	say "the cluster is gone; built programs and images stay in $CACHE"
 }
 main

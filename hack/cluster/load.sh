@@ -13,21 +13,17 @@ for archive in "$@"; do
 done
 [ "${CLUSTER:-local}" != kind ] || exec "$here/kind.sh" load "$@"
 
-# An import takes seconds, so a file that is loaded already is skipped. What counts is the image's digest in containerd:
-# the note remembers which digest the import of this very file gave.
+# An import takes seconds, so an archive that is loaded already is skipped. What counts is what containerd has: the note
+# remembers the line "name digest" that the import of this very file led to.
 mkdir -p "$STATE/loaded"
+image_line() { ctr_k8s images list "name==$1" | awk 'NR == 2 {print $1, $3}'; }
 for archive in "$@"; do
-	note=$STATE/loaded/$(realpath "$archive" | sha256sum | cut -c1-16)
-	stamp=$(stat -c '%s %Y' "$archive")
-	if [ -r "$note" ] && [ "$(head -n 1 "$note")" = "$stamp" ]; then
-		images=$(tail -n +2 "$note")
-		[ "$(ctr_k8s images list | awk '{print $1, $3}' | grep -cxF "$images")" != "$(wc -l <<<"$images")" ] || continue
-	fi
-	say "loading $(basename "$archive")"
-	names=$(tar -xOf "$archive" manifest.json | grep -o '"RepoTags":\[[^]]*\]' | grep -o '"[^"]*:[^"]*"' | tr -d '"' | grep -v '^RepoTags')
+	name=$(tar -xOf "$archive" manifest.json | sed -n 's/.*"RepoTags":\["\([^"]*\)"\].*/\1/p')
+	[ -n "$name" ] || die "$archive: not a docker-archive with exactly one tag"
+	stamp="$(realpath "$archive") $(stat -c '%s %Y' "$archive")"
+	note=$STATE/loaded/${name//[^a-z0-9.]/_}
+	[ ! -r "$note" ] || [ "$(<"$note")" != "$stamp"$'\n'"$(image_line "$name")" ] || continue
+	say "loading $name"
 	ctr_k8s images import --snapshotter "$(<"$STATE/snapshotter")" "$archive" >/dev/null
-	{
-		echo "$stamp"
-		ctr_k8s images list | awk '{print $1, $3}' | grep -F "$(sed 's/$/ /' <<<"$names")"
-	} >"$note"
+	printf '%s\n%s\n' "$stamp" "$(image_line "$name")" >"$note"
 done

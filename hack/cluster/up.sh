@@ -28,7 +28,10 @@ preflight() {
 	fi
 	# Everything below is taken by us, or a cluster of ours is half up and will be repaired.
 	[ ! -e "$STATE/host/recorded" ] || return 0
-	local where
+	local where other
+	if other=$(pgrep -x kubelet); then
+		die "another kubelet runs on this machine (pid ${other//$'\n'/, }); two would share its device plugin socket"
+	fi
 	for where in "$NODE_IP" "$DNS_IP"; do
 		if ip -o -4 route show match "$where" | grep -qv '^default'; then
 			die "the addresses of the cluster ($POD_CIDR, $SERVICE_CIDR) are in use on this machine: $(ip -4 route show match "$where" | grep -v ^default)"
@@ -36,9 +39,6 @@ preflight() {
 	done
 	if nft list table ip kube-proxy >/dev/null 2>&1; then
 		die "another cluster's kube-proxy has its rules (nft table ip kube-proxy) on this machine; they would be overwritten"
-	fi
-	if nft list ruleset | grep -q 'hook forward .*policy drop'; then
-		say "warning: a firewall on this machine drops forwarded packets by policy (Docker's does); if pods cannot reach Services, allow $POD_CIDR or use CLUSTER=kind"
 	fi
 	local port
 	for port in "$API_PORT" "$ETCD_PORT" "$ETCD_PEER_PORT" "$KUBELET_PORT" "$KUBELET_HEALTH_PORT" "$PROXY_HEALTH_PORT" \
@@ -51,11 +51,23 @@ preflight() {
 find_programs() {
 	local name variable
 	command -v go >/dev/null || die "Go is needed to build the cluster's components"
-	[ -d "$CACHE" ] || say "building Kubernetes' components (first run only, 15 to 25 minutes on two cores)"
+	compgen -G "$CACHE/kube-apiserver-*/kube-apiserver" >/dev/null || say "building Kubernetes' components (first run only, 15 to 25 minutes on two cores)"
 	for name in etcd kube-apiserver kube-controller-manager kube-scheduler kubelet kube-proxy kubectl; do
 		variable=${name//-/_}
 		printf -v "${variable^^}" %s "$(component "$name" 9<&-)"
 	done
+}
+
+# make_run: pids and sockets of before a reboot mean nothing, even where /run is not emptied by it.
+make_run() {
+	local boot
+	boot=$(</proc/sys/kernel/random/boot_id)
+	mkdir -p "$RUN"
+	if [ -e "$RUN/boot" ] && [ "$(<"$RUN/boot")" != "$boot" ]; then
+		rm -rf --one-file-system "${RUN:?}"/*
+	fi
+	echo "$STATE" >"$RUN/state-dir"
+	echo "$boot" >"$RUN/boot"
 }
 
 load_images() {
@@ -71,12 +83,11 @@ main() {
 	require_root
 	lock
 	need_packages containerd=containerd runc=runc /usr/lib/cni/ptp=containernetworking-plugins nft=nftables ip=iproute2 \
-		openssl=openssl flock=util-linux mount=mount ps=procps
+		openssl=openssl flock=util-linux mount=mount ps=procps curl=curl
 	preflight
 	find_programs
-	mkdir -p "$STATE" "$RUN"
-	chmod 700 "$STATE"
-	echo "$STATE" >"$RUN/state-dir"
+	claim_state
+	make_run
 	record_host
 	make_network
 	make_cgroup

@@ -13,6 +13,11 @@ if [ -z "${EGRESS_CLUSTER_DIR:-}" ] && [ -r "$RUN/state-dir" ]; then
 	EGRESS_CLUSTER_DIR=$(<"$RUN/state-dir")
 fi
 STATE=${EGRESS_CLUSTER_DIR:-${XDG_STATE_HOME:-$HOME/.local/state}/egress-proxies-operator/cluster}
+case $STATE in
+*[[:space:]]*) echo "error: EGRESS_CLUSTER_DIR: blanks are not possible in the path $STATE" >&2 && exit 1 ;;
+/*) ;;
+*) STATE=$PWD/$STATE ;;
+esac
 KUBECONFIG_FILE=$STATE/kubeconfig
 
 NODE_NAME=egress-node
@@ -41,8 +46,9 @@ DAEMONS="etcd containerd kube-apiserver kube-controller-manager kube-scheduler k
 
 PATH=$PATH:/usr/sbin:/sbin # nft, runc, ip live there and a plain user's PATH may lack it
 
-# say MESSAGE: progress with the seconds since the script began; always on stderr, stdout is for results.
-say() { printf '[%3ds] %s\n' "$SECONDS" "$*" >&2; }
+# say MESSAGE: progress with the seconds since the first script began; always on stderr, stdout is for results.
+export EGRESS_STARTED=${EGRESS_STARTED:-$EPOCHSECONDS}
+say() { printf '[%3ds] %s\n' $((EPOCHSECONDS - EGRESS_STARTED)) "$*" >&2; }
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }
 
 require_root() {
@@ -50,7 +56,8 @@ require_root() {
 	[ "$(id -u)" = 0 ] || die "the local cluster runs containerd and a kubelet, so it needs root; or use CLUSTER=kind"
 }
 
-# lock: one up or down at a time. The lock is on the source directory, so no lock file is left behind.
+# lock: one up or down at a time. The lock is on the source directory, so no lock file is left behind. What a killed `up`
+# was still running (an image import) keeps the lock, so `down` does not overtake it.
 lock() {
 	exec 9<"$HACK/cluster"
 	flock -n 9 && return
@@ -70,6 +77,18 @@ wait_for() {
 		fi
 		sleep 0.2
 	done
+}
+
+# claim_state: makes the state directory ours. It is removed as a whole later, so it must not be one with other things in it.
+claim_state() {
+	[ -e "$STATE/.egress-cluster" ] || [ ! -e "$STATE" ] || [ -z "$(ls -A "$STATE")" ] ||
+		die "the state directory $STATE holds files that are not the cluster's; choose another with EGRESS_CLUSTER_DIR"
+	mkdir -p "$STATE"
+	chmod 700 "$STATE"
+	: >"$STATE/.egress-cluster"
+}
+release_state() {
+	[ ! -e "$STATE/.egress-cluster" ] || rm -rf --one-file-system "$STATE"
 }
 
 # component NAME: path of a pinned helper program, built when it is not in the cache.

@@ -24,6 +24,10 @@ start_apiserver() {
 		--service-account-key-file "$pki/service-accounts.pub" --service-account-signing-key-file "$pki/service-accounts.key" \
 		--kubelet-certificate-authority "$pki/ca.crt" --kubelet-preferred-address-types InternalIP \
 		--kubelet-client-certificate "$pki/kube-apiserver-kubelet-client.crt" --kubelet-client-key "$pki/kube-apiserver-kubelet-client.key" \
+		--requestheader-client-ca-file "$pki/front-proxy-ca.crt" --requestheader-allowed-names front-proxy-client \
+		--requestheader-username-headers X-Remote-User --requestheader-group-headers X-Remote-Group \
+		--requestheader-extra-headers-prefix X-Remote-Extra- \
+		--proxy-client-cert-file "$pki/front-proxy-client.crt" --proxy-client-key-file "$pki/front-proxy-client.key" \
 		--service-cluster-ip-range "$SERVICE_CIDR" --profiling=false
 }
 
@@ -38,6 +42,7 @@ start_controllers() {
 		--authorization-kubeconfig "$pki/kube-controller-manager.kubeconfig" \
 		--service-account-private-key-file "$pki/service-accounts.key" --root-ca-file "$pki/ca.crt" \
 		--cluster-signing-cert-file "$pki/ca.crt" --cluster-signing-key-file "$pki/ca.key" \
+		--flex-volume-plugin-dir "$STATE/kubelet/volume-plugins" \
 		--cluster-cidr "$POD_CIDR" --allocate-node-cidrs=false
 	daemon kube-scheduler "" -- "$KUBE_SCHEDULER" \
 		--bind-address 127.0.0.1 --secure-port "$SCHEDULER_PORT" --leader-elect=false --profiling=false \

@@ -38,22 +38,35 @@ daemon() {
 	CHANGED=yes
 	mkdir -p "$RUN/pids" "$STATE/log"
 	[ ! -s "$STATE/log/$name.log" ] || mv "$STATE/log/$name.log" "$STATE/log/$name.log.1"
-	# Its own session: a Ctrl-C in the terminal that ran `up` must not reach it. The lock (9) stays with this script.
-	(cd / && exec setsid "$@" </dev/null >"$STATE/log/$name.log" 2>&1 9<&-) &
+	# Its own session: a Ctrl-C in the terminal that ran `up` must not reach it. The lock (9) stays with this script. The
+	# process itself records its pid before it becomes the program, so an interrupted `up` starts nothing unrecorded.
+	(
+		cd /
+		pid=$BASHPID
+		echo "$(</proc/sys/kernel/random/boot_id) $pid $(start_time "$pid") $want" >"$RUN/pids/$name"
+		exec setsid "$@"
+	) </dev/null >"$STATE/log/$name.log" 2>&1 9<&- &
 	pid=$!
-	# The record is written by who starts the process, so an interrupted `up` leaves nothing that `down` cannot find.
-	echo "$(</proc/sys/kernel/random/boot_id) $pid $(start_time "$pid" || echo gone) $want" >"$RUN/pids/$name"
+	for _ in {1..100}; do
+		daemon_pid "$name" >/dev/null && return
+		kill -0 "$pid" 2>/dev/null || break
+		sleep 0.02
+	done
+	log_tail "$name"
+	die "$name ended right after its start"
 }
 
-# daemon_stop NAME: SIGTERM, then SIGKILL after 5 seconds.
+# daemon_stop NAME [now]: SIGTERM, then SIGKILL after 3 seconds (the API server waits for open watches much longer than
+# anybody here wants to); with `now`, SIGKILL at once.
 daemon_stop() {
 	local pid
 	pid=$(daemon_pid "$1") || return 0
-	kill "$pid" 2>/dev/null || return 0
-	if ! wait_for 5 "$1 stops on SIGTERM" daemon_gone "$1"; then
-		kill -9 "$pid" 2>/dev/null || true
-		wait_for 5 "$1 stops on SIGKILL" daemon_gone "$1"
+	if [ "${2:-}" != now ]; then
+		kill "$pid" 2>/dev/null || return 0
+		wait_for 3 "$1 stops on SIGTERM" daemon_gone "$1" 2>/dev/null && return
 	fi
+	kill -9 "$pid" 2>/dev/null || true
+	wait_for 5 "$1 stops on SIGKILL" daemon_gone "$1"
 }
 daemon_gone() { ! daemon_pid "$1"; }
 

@@ -7,7 +7,7 @@ vm.overcommit_memory vm.panic_on_oom kernel.panic kernel.panic_on_oops kernel.ke
 
 # Directories outside of our own that containerd, the CNI plugins or the kubelet make.
 FOREIGN_DIRS="/run/containerd /run/netns /var/lib/cni /var/log/containers /var/log/pods /var/lib/kubelet /etc/cni /opt/cni /opt/containerd
-/run/kubernetes /usr/libexec/kubernetes /etc/kubernetes /run/containers /var/lib/containers"
+/run/kubernetes /usr/libexec/kubernetes /etc/kubernetes"
 
 # record_host: once per cluster, before anything is changed.
 record_host() {
@@ -106,21 +106,21 @@ make_network() {
 		delete table inet $NETWORK
 		table inet $NETWORK {
 			# Only this machine and its pods may open connections to pods, Services, the API server and the kubelet.
-			chain closed {
+			chain incoming {
 				type filter hook prerouting priority mangle; policy accept;
 				iifname { "lo", "$LINK" } accept
 				iifname "veth*" accept
 				ip daddr { $POD_CIDR, $SERVICE_CIDR } ct state != { established, related } drop
 			}
 			# Forwarding is needed for pods only: a machine that did not route before must not become a router.
-			chain forward {
+			chain routed {
 				type filter hook forward priority filter; policy accept;
 				ip saddr $POD_CIDR accept
 				ip daddr $POD_CIDR accept
 				$forward_was_off
 			}
 			# Pods reach other machines with this machine's address, but pods, Services and this machine see the pod's own.
-			chain masquerade {
+			chain outgoing {
 				type nat hook postrouting priority srcnat; policy accept;
 				oifname { "lo", "$LINK" } accept
 				oifname "veth*" accept
@@ -128,13 +128,28 @@ make_network() {
 			}
 		}
 	NFT
+	open_forwarding
 }
 
-# foreign_drop: true when somebody else's firewall drops forwarded packets by policy (Docker's does).
-foreign_drop() { nft list ruleset | grep -q 'hook forward .*policy drop'; }
+# open_forwarding: a firewall that drops forwarded packets by policy (Docker's does) would drop the pods' too, and no rule
+# in a table of our own can allow what another one drops.
+open_forwarding() {
+	local flag
+	[ ! -e "$STATE/host/iptables" ] || return 0
+	nft list ruleset | grep -q 'hook forward .*policy drop' || return 0
+	command -v iptables >/dev/null || { say "warning: a firewall on this machine drops forwarded packets; allow $POD_CIDR there"; return; }
+	: >"$STATE/host/iptables"
+	for flag in -s -d; do iptables -I FORWARD $flag "$POD_CIDR" -j ACCEPT; done
+}
+close_forwarding() {
+	local flag
+	[ -e "$STATE/host/iptables" ] || return 0
+	for flag in -s -d; do iptables -D FORWARD $flag "$POD_CIDR" -j ACCEPT 2>/dev/null || true; done
+}
 
 remove_network() {
 	local link
+	close_forwarding
 	if command -v nft >/dev/null; then
 		nft delete table inet "$NETWORK" 2>/dev/null || true
 		nft delete table ip kube-proxy 2>/dev/null || true

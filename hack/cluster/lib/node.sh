@@ -65,6 +65,8 @@ start_containerd() {
 		    snapshotter = "$(<"$STATE/snapshotter")"
 		    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
 		      runtime_type = "io.containerd.runc.v2"
+		      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+		        Root = "$RUN/runc"
 		  [plugins."io.containerd.grpc.v1.cri".cni]
 		    bin_dir = "/usr/lib/cni"
 		    conf_dir = "$STATE/cni/conf"
@@ -139,4 +141,9 @@ start_kube_proxy() {
 	daemon kube-proxy "$STATE/kube-proxy.yaml" -- "$KUBE_PROXY" --config "$STATE/kube-proxy.yaml"
 }
 
-node_ready() { [ "$(kube get node "$NODE_NAME" -o 'jsonpath={.status.conditions[?(@.type=="Ready")].status}')" = True ]; }
+# node_ready: the condition alone may date from before a crash, so kubelet and kube-proxy are asked as well.
+node_ready() {
+	curl --silent --fail "http://127.0.0.1:$KUBELET_HEALTH_PORT/healthz" &&
+		curl --silent --fail "http://127.0.0.1:$PROXY_HEALTH_PORT/livez" &&
+		[ "$(kube get node "$NODE_NAME" -o 'jsonpath={.status.conditions[?(@.type=="Ready")].status}')" = True ]
+}

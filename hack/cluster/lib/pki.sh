@@ -60,6 +60,9 @@ write_kubeconfig() {
 make_pki() {
 	mkdir -p "$STATE/pki"
 	authority ca
+	# The API server's identity towards aggregated API servers.
+	authority front-proxy-ca
+	certificate front-proxy-client front-proxy-ca /CN=front-proxy-client
 	# etcd has an authority of its own: a certificate that opens the API server must not open etcd behind its back.
 	authority etcd-ca
 	certificate etcd etcd-ca /CN=etcd "IP:127.0.0.1,DNS:localhost"
