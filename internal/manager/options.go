@@ -19,6 +19,8 @@ const (
 	DefaultMetricsBindAddress = ":8080"
 	// DefaultHealthProbeBindAddress serves /healthz and /readyz.
 	DefaultHealthProbeBindAddress = ":8081"
+	// DefaultLogLevel of the process log on stderr.
+	DefaultLogLevel = "info"
 )
 
 // inClusterNamespaceFile holds the namespace of a pod that has a ServiceAccount.
@@ -35,6 +37,10 @@ type Options struct {
 	LeaderElectionNamespace string
 	// WatchNamespaces limits what is watched; empty means all.
 	WatchNamespaces []string
+	// Kubeconfig names a kubeconfig file; empty looks where kubectl looks.
+	Kubeconfig string
+	// LogLevel is debug, info, warn or error.
+	LogLevel string
 	// ClusterID marks what providers make; empty means the UID of kube-system.
 	ClusterID string
 	// ControllerName says which ProviderClasses are this installation's.
@@ -50,6 +56,8 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&o.LeaderElect, "leader-elect", true, "elect a leader among the replicas")
 	flags.StringVar(&o.LeaderElectionNamespace, "leader-election-namespace", OwnNamespace(), "namespace of the election's Lease and of the operator's own Secrets")
 	flags.StringSliceVar(&o.WatchNamespaces, "watch-namespaces", nil, "namespaces to watch, comma separated (default all)")
+	flags.StringVar(&o.Kubeconfig, "kubeconfig", "", "kubeconfig file (default KUBECONFIG, the pod's ServiceAccount or ~/.kube/config)")
+	flags.StringVar(&o.LogLevel, "log-level", DefaultLogLevel, "debug, info, warn or error")
 	flags.StringVar(&o.ClusterID, "cluster-id", "", "mark of everything providers make (default the UID of the kube-system namespace)")
 	flags.StringVar(&o.ControllerName, "controller-name", v1alpha1.DefaultControllerName, "ProviderClasses with this controllerName are handled")
 }
