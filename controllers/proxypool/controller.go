@@ -1,0 +1,119 @@
+// Package proxypool is core's controller of ProxyPools.
+//
+// A pool owns its Proxies directly. What happens next is decided by one pure function, MakePlan, from the list of owned
+// members; the controller only reads, does what the plan says, and writes the status.
+package proxypool
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
+	"crawl.example.com/egress-proxies-operator/internal/tracing"
+)
+
+const controllerName = "proxypool"
+
+// indexOwner is the cache's index of Proxies by the UID of their controller.
+const indexOwner = "proxypool.metadata.controller.uid"
+
+// Leases is what the controller needs of leasing. known is false while leasing does not know, as after a restart before
+// leases were recovered.
+type Leases interface {
+	// CountLeases that hold a proxy.
+	CountLeases(proxyUID types.UID) (leases int, known bool)
+	// PoolCounts are the leases that proxies of a pool carry, and those that wait for one.
+	PoolCounts(namespace, pool string) (leased, pending int32, known bool)
+}
+
+// Options of the controller.
+type Options struct {
+	// Leases; nil counts none.
+	Leases Leases
+	Clock  clock.PassiveClock
+}
+
+// Reconciler reconciles ProxyPools.
+type Reconciler struct {
+	Options
+	Client client.Client
+	// APIReader reads from the API server itself.
+	APIReader client.Reader
+	Recorder  events.EventRecorder
+
+	memories memories
+}
+
+// Add adds the controller and its index to a manager.
+func Add(ctx context.Context, mgr manager.Manager, o Options) error {
+	r := &Reconciler{
+		Options: o, Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("proxypool-controller"),
+	}
+	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.Proxy{}, indexOwner, byOwner); err != nil {
+		return fmt.Errorf("index proxies by %s: %w", indexOwner, err)
+	}
+	err := ctrl.NewControllerManagedBy(mgr).Named(controllerName).
+		For(&v1alpha1.ProxyPool{}, builder.WithPredicates(predicate.Funcs{UpdateFunc: poolChanged})).
+		Owns(&v1alpha1.Proxy{}, builder.WithPredicates(predicate.Funcs{UpdateFunc: memberChanged})).
+		Complete(tracing.Reconciler(controllerName, r))
+	if err != nil {
+		return fmt.Errorf("add the %s controller: %w", controllerName, err)
+	}
+	return nil
+}
+
+func byOwner(object client.Object) []string {
+	if owner := metav1.GetControllerOfNoCopy(object); owner != nil {
+		return []string{string(owner.UID)}
+	}
+	return nil
+}
+
+func poolChanged(e event.UpdateEvent) bool {
+	return e.ObjectOld.GetUID() != e.ObjectNew.GetUID() ||
+		e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() ||
+		!e.ObjectOld.GetDeletionTimestamp().Equal(e.ObjectNew.GetDeletionTimestamp())
+}
+
+// memberChanged tells whether a plan could come out differently. A member's status is written several times on its way to
+// Ready, and most of it means nothing to the pool.
+func memberChanged(e event.UpdateEvent) bool {
+	before, ok := e.ObjectOld.(*v1alpha1.Proxy)
+	after, ok2 := e.ObjectNew.(*v1alpha1.Proxy)
+	if !ok || !ok2 || before.UID != after.UID {
+		return true
+	}
+	condition := func(px *v1alpha1.Proxy, name string) metav1.ConditionStatus {
+		if found := meta.FindStatusCondition(px.Status.Conditions, name); found != nil {
+			return found.Status
+		}
+		return metav1.ConditionUnknown
+	}
+	for _, name := range []string{v1alpha1.ConditionReady, v1alpha1.ConditionUpToDate} {
+		if condition(before, name) != condition(after, name) {
+			return true
+		}
+	}
+	drained := func(px *v1alpha1.Proxy) bool { return !slices.Contains(px.Finalizers, v1alpha1.FinalizerLeaseDrain) }
+	return before.Generation != after.Generation ||
+		!before.DeletionTimestamp.Equal(after.DeletionTimestamp) ||
+		drained(before) != drained(after) ||
+		!maps.Equal(before.Labels, after.Labels) ||
+		!maps.Equal(before.Annotations, after.Annotations) ||
+		!equality.Semantic.DeepEqual(before.OwnerReferences, after.OwnerReferences)
+}

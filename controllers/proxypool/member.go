@@ -1,0 +1,215 @@
+package proxypool
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
+	"crawl.example.com/egress-proxies-operator/internal/objpatch"
+)
+
+// annotationPoolKeys on a member lists the keys of labels and annotations that came from the template, so that one that
+// leaves the template leaves the member too, and what a person added stays.
+const annotationPoolKeys = v1alpha1.GroupName + "/pool-keys"
+
+// Prefixes within annotationPoolKeys.
+const (
+	keyLabel      = "labels/"
+	keyAnnotation = "annotations/"
+)
+
+// member is a Proxy of the pool as the plan sees it.
+type member struct {
+	*v1alpha1.Proxy
+	revision string
+	// stale members are to be replaced, whatever their state.
+	stale bool
+	// leaving members are being deleted or are asked to drain; they do not count as replicas.
+	leaving   bool
+	ready     bool
+	available bool
+	leases    int
+	cooling   int
+	cost      int
+	// trouble orders members that do not work: lower goes first.
+	trouble trouble
+}
+
+type trouble int
+
+const (
+	troubleFailed trouble = iota
+	troubleNotProvisioned
+	troubleNotReady
+	troubleNone
+)
+
+func (in *Input) newMember(px *v1alpha1.Proxy, updateRevision string) member {
+	m := member{Proxy: px, revision: RevisionOf(&px.Spec.ProxyTemplateSpec), trouble: troubleNone}
+	m.leaving = !px.DeletionTimestamp.IsZero() || in.Deleted[px.UID] || len(px.Spec.DrainRequests) > 0
+	m.stale = m.revision != updateRevision || outOfDate(px) || in.restarted(px)
+	ready := meta.FindStatusCondition(px.Status.Conditions, v1alpha1.ConditionReady)
+	if m.ready = ready != nil && ready.Status == metav1.ConditionTrue; m.ready {
+		m.available = !in.Now.Before(ready.LastTransitionTime.Add(in.minReady()))
+	}
+	switch {
+	case px.Status.Phase == v1alpha1.PhaseFailed:
+		m.trouble = troubleFailed
+	case !meta.IsStatusConditionTrue(px.Status.Conditions, v1alpha1.ConditionProvisioned):
+		m.trouble = troubleNotProvisioned
+	case !m.ready:
+		m.trouble = troubleNotReady
+	}
+	if in.Leases != nil {
+		m.leases = in.Leases(px.UID)
+	}
+	for _, cooldown := range px.Status.Cooldowns {
+		if cooldown.UntilTime != nil && cooldown.UntilTime.After(in.Now) {
+			m.cooling++
+		}
+	}
+	// What is not a number counts as none.
+	m.cost, _ = strconv.Atoi(px.Annotations[v1alpha1.AnnotationDeletionCost])
+	return m
+}
+
+// outOfDate: the provider says that the instance it made is not what the specification asks for, as after a change of a
+// cloud-init Secret. Members wait for the pool then.
+func outOfDate(px *v1alpha1.Proxy) bool {
+	return px.Status.Instance != nil && px.Status.Instance.ID != "" &&
+		meta.IsStatusConditionFalse(px.Status.Conditions, v1alpha1.ConditionUpToDate)
+}
+
+// restarted tells whether spec.rollout.afterTime asks for a younger proxy.
+func (in *Input) restarted(px *v1alpha1.Proxy) bool {
+	rollout := in.Pool.Spec.Rollout
+	return rollout != nil && rollout.AfterTime != nil && !rollout.AfterTime.After(in.Now) &&
+		!px.CreationTimestamp.IsZero() && px.CreationTimestamp.Before(rollout.AfterTime)
+}
+
+func (in *Input) minReady() time.Duration { return seconds(in.Pool.Spec.MinReadySeconds, 0) }
+
+func seconds(value *int32, fallback time.Duration) time.Duration {
+	if value == nil {
+		return fallback
+	}
+	return time.Duration(*value) * time.Second
+}
+
+// compareVictims orders members by how little is lost when they go: unleased before leased, then as the user's
+// deletion-cost says, then what does not work, then old revisions, then what is cooling for the most targets, then the
+// newest. Names break ties, so that the same view gives the same victims. Members that are leaving are none: they go
+// already.
+func compareVictims(a, b member) int {
+	return cmp.Or(
+		cmp.Compare(min(a.leases, 1), min(b.leases, 1)),
+		cmp.Compare(a.cost, b.cost),
+		cmp.Compare(a.trouble, b.trouble),
+		-compareBool(a.stale, b.stale),
+		-cmp.Compare(a.cooling, b.cooling),
+		cmp.Compare(a.leases, b.leases),
+		b.CreationTimestamp.Compare(a.CreationTimestamp.Time),
+		-cmp.Compare(a.Name, b.Name),
+	)
+}
+
+func compareBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return 1
+	default:
+		return -1
+	}
+}
+
+// newProxy is a member of the pool that does not exist yet.
+func newProxy(pool *v1alpha1.ProxyPool, name, revision string) *v1alpha1.Proxy {
+	px := &v1alpha1.Proxy{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: pool.Namespace, Name: name,
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(pool, v1alpha1.SchemeGroupVersion.WithKind("ProxyPool"))},
+		},
+		Spec: v1alpha1.ProxySpec{
+			Mode: v1alpha1.ModeManaged, ProxyTemplateSpec: *pool.Spec.Template.Spec.DeepCopy(),
+			Leasing: v1alpha1.LeasingEnabled, ReplacePolicy: v1alpha1.ReplaceOnDelete, ImmutableReplicas: 1,
+		},
+	}
+	px.Labels, px.Annotations = wantedMetadata(pool, px, revision)
+	return px
+}
+
+// wantedMetadata are the labels and annotations a member should have: what it has, without what left the template, with
+// what the template says.
+func wantedMetadata(pool *v1alpha1.ProxyPool, px *v1alpha1.Proxy, revision string) (labels, annotations map[string]string) {
+	labels, annotations = cloneOrNew(px.Labels), cloneOrNew(px.Annotations)
+	for key := range strings.SplitSeq(annotations[annotationPoolKeys], ",") {
+		if name, ok := strings.CutPrefix(key, keyLabel); ok {
+			delete(labels, name)
+		} else if name, ok := strings.CutPrefix(key, keyAnnotation); ok {
+			delete(annotations, name)
+		}
+	}
+	template := pool.Spec.Template.Metadata
+	maps.Copy(labels, template.Labels)
+	maps.Copy(annotations, template.Annotations)
+	labels[v1alpha1.LabelPool], labels[v1alpha1.LabelRevision] = pool.Name, revision
+	var keys []string
+	for _, name := range slices.Sorted(maps.Keys(template.Labels)) {
+		keys = append(keys, keyLabel+name)
+	}
+	for _, name := range slices.Sorted(maps.Keys(template.Annotations)) {
+		keys = append(keys, keyAnnotation+name)
+	}
+	if delete(annotations, annotationPoolKeys); len(keys) > 0 {
+		annotations[annotationPoolKeys] = strings.Join(keys, ",")
+	}
+	return labels, annotations
+}
+
+func cloneOrNew(in map[string]string) map[string]string {
+	if in == nil {
+		return map[string]string{}
+	}
+	return maps.Clone(in)
+}
+
+// propagation is the patch that brings a member's labels, annotations and those parts of its specification that need no
+// replacement to what the template says; empty when they are there.
+func propagation(pool *v1alpha1.ProxyPool, m *member) []objpatch.Op {
+	var ops []objpatch.Op
+	labels, annotations := wantedMetadata(pool, m.Proxy, m.revision)
+	if !maps.Equal(labels, m.Labels) {
+		ops = append(ops, objpatch.Set("/metadata/labels", labels))
+	}
+	if !maps.Equal(annotations, m.Annotations) {
+		ops = append(ops, objpatch.Set("/metadata/annotations", annotations))
+	}
+	have, want := &m.Spec, &pool.Spec.Template.Spec
+	change := func(path string, have, want any, unset, wantUnset bool) {
+		switch {
+		case unset && wantUnset || !unset && !wantUnset && equality.Semantic.DeepEqual(have, want):
+		case wantUnset:
+			ops = append(ops, objpatch.Remove(path))
+		default:
+			ops = append(ops, objpatch.Set(path, want))
+		}
+	}
+	change("/spec/capacity", have.Capacity, want.Capacity, have.Capacity == nil, want.Capacity == nil)
+	change("/spec/egressGroup", have.EgressGroup, want.EgressGroup, have.EgressGroup == "", want.EgressGroup == "")
+	change("/spec/deletion", have.Deletion, want.Deletion, have.Deletion == nil, want.Deletion == nil)
+	change("/spec/healthCheck", have.HealthCheck, want.HealthCheck, have.HealthCheck == nil, want.HealthCheck == nil)
+	if have.ReplacePolicy != v1alpha1.ReplaceOnDelete {
+		ops = append(ops, objpatch.Set("/spec/replacePolicy", v1alpha1.ReplaceOnDelete))
+	}
+	return ops
+}

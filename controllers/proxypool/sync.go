@@ -1,0 +1,320 @@
+package proxypool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
+	"crawl.example.com/egress-proxies-operator/internal/objpatch"
+	"crawl.example.com/egress-proxies-operator/internal/statusapply"
+)
+
+const (
+	// maxBatch is the most calls of one kind that run at the same time for one pool. Creates begin with one and double, so
+	// that a refusal is met once and not a hundred times.
+	maxBatch = 16
+	// countInterval is how rarely the status counts leases: they change far more often than anybody reads them.
+	countInterval = 10 * time.Second
+	// unknownLeasesRequeue is how soon a pool that must delete something asks again for the leases, while leasing recovers
+	// them after a restart. Until then nothing is deleted: it could be the wrong one.
+	unknownLeasesRequeue = time.Second
+	// conflictRequeue is how soon a decision on outdated data is made again.
+	conflictRequeue = 100 * time.Millisecond
+	// listPage bounds one answer of the API server. Unit: objects.
+	listPage = 500
+)
+
+// Reasons and actions of events.
+const (
+	eventCreated      = "ProxiesCreated"
+	eventCreateFailed = "CreateFailed"
+	eventDeleted      = "ProxyDeleted"
+
+	actionScale = "Scale"
+)
+
+// errStopped ends a series of creates because the pool is being deleted.
+var errStopped = errors.New("the pool is being deleted")
+
+// Reconcile brings one pool a step on and writes its status.
+func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	pool := &v1alpha1.ProxyPool{}
+	if err := r.Client.Get(ctx, req.NamespacedName, pool); err != nil {
+		if apierrors.IsNotFound(err) {
+			r.memories.forget(req.NamespacedName)
+			return reconcile.Result{}, nil
+		}
+		return reconcile.Result{}, fmt.Errorf("get pool %s: %w", req.NamespacedName, err)
+	}
+	result, err := r.sync(ctx, pool)
+	switch {
+	case apierrors.IsNotFound(err):
+		return reconcile.Result{}, nil
+	case apierrors.IsConflict(err):
+		return reconcile.Result{RequeueAfter: conflictRequeue}, nil
+	}
+	return result, err
+}
+
+func (r *Reconciler) sync(ctx context.Context, pool *v1alpha1.ProxyPool) (reconcile.Result, error) {
+	mem := r.memories.of(pool)
+	cached, err := r.cachedMembers(ctx, pool)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	in := Input{Pool: pool, Now: r.Clock.Now()}
+	leasesKnown := r.countLeases(mem, &in)
+	plan := r.plan(mem, cached, &in)
+	if mem.doubtful(in.Now) && (plan.acts() || mem.pending()) {
+		live, err := r.liveMembers(ctx, pool)
+		if err != nil {
+			return reconcile.Result{}, err
+		}
+		mem.verify(cached, live, in.Now)
+		plan = r.plan(mem, cached, &in)
+	}
+	waiting := len(plan.Deletes) > 0 && !leasesKnown
+	if waiting {
+		plan.Deletes = nil
+	}
+	collisions, actErr := r.act(ctx, mem, pool, plan)
+	if errors.Is(actErr, errStopped) {
+		// The cached pool is outdated; its event is on the way.
+		return reconcile.Result{}, nil
+	}
+	in.Collisions = collisions
+	final := r.plan(mem, cached, &in)
+	if err := statusapply.Whole(ctx, r.Client, v1alpha1.ManagerCore, pool, &pool.Status, &final.Status); err != nil {
+		return reconcile.Result{}, errors.Join(actErr, err)
+	}
+	if actErr != nil {
+		return reconcile.Result{}, actErr
+	}
+	return reconcile.Result{RequeueAfter: r.requeue(mem, final, in.Now, waiting, collisions > 0)}, nil
+}
+
+func (p *Plan) acts() bool { return len(p.Creates)+len(p.Deletes)+len(p.Updates) > 0 }
+
+func (r *Reconciler) plan(mem *memory, cached []*v1alpha1.Proxy, in *Input) Plan {
+	in.Members = mem.view(cached, in.Now)
+	in.Deleted = mem.deleted
+	in.Blocked = mem.blockedNames()
+	return MakePlan(*in)
+}
+
+// requeue is when to look again without an event; 0 for not at all.
+func (r *Reconciler) requeue(mem *memory, plan Plan, now time.Time, waiting, collided bool) time.Duration {
+	next := plan.Recheck
+	in := func(d time.Duration) {
+		if d = max(d, time.Millisecond); next == 0 || d < next {
+			next = d
+		}
+	}
+	if r.Leases != nil {
+		in(mem.countedTime.Add(countInterval).Sub(now))
+	}
+	if !mem.overdue.IsZero() {
+		in(mem.overdue.Sub(now))
+	}
+	if waiting {
+		in(unknownLeasesRequeue)
+	}
+	if collided {
+		in(conflictRequeue)
+	}
+	return next
+}
+
+// countLeases fills in what leasing knows. It returns false while leasing does not know who holds what.
+func (r *Reconciler) countLeases(mem *memory, in *Input) bool {
+	in.Leased, in.Pending = in.Pool.Status.Leased, in.Pool.Status.Pending
+	if r.Leases == nil {
+		return true
+	}
+	in.Leases = func(uid types.UID) int {
+		n, _ := r.Leases.CountLeases(uid)
+		return n
+	}
+	leased, pending, known := r.Leases.PoolCounts(in.Pool.Namespace, in.Pool.Name)
+	if known && !in.Now.Before(mem.countedTime.Add(countInterval)) {
+		in.Leased, in.Pending = leased, pending
+		mem.countedTime = in.Now
+	}
+	return known
+}
+
+func (r *Reconciler) cachedMembers(ctx context.Context, pool *v1alpha1.ProxyPool) ([]*v1alpha1.Proxy, error) {
+	list := &v1alpha1.ProxyList{}
+	// A plan changes no member, so the cache's own objects will do.
+	err := r.Client.List(ctx, list, client.InNamespace(pool.Namespace), client.MatchingFields{indexOwner: string(pool.UID)}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return nil, fmt.Errorf("list members of pool %s/%s: %w", pool.Namespace, pool.Name, err)
+	}
+	return owned(nil, list, pool), nil
+}
+
+// liveMembers asks the API server. It does not select by label, since anybody may have taken a label away.
+func (r *Reconciler) liveMembers(ctx context.Context, pool *v1alpha1.ProxyPool) ([]*v1alpha1.Proxy, error) {
+	var out []*v1alpha1.Proxy
+	for next := ""; ; {
+		list := &v1alpha1.ProxyList{}
+		err := r.APIReader.List(ctx, list, client.InNamespace(pool.Namespace), client.Limit(listPage), client.Continue(next))
+		if err != nil {
+			return nil, fmt.Errorf("list members of pool %s/%s at the API server: %w", pool.Namespace, pool.Name, err)
+		}
+		out = owned(out, list, pool)
+		if next = list.Continue; next == "" {
+			return out, nil
+		}
+	}
+}
+
+// owned appends the Proxies of list whose controller is the pool itself, not a namesake.
+func owned(out []*v1alpha1.Proxy, list *v1alpha1.ProxyList, pool *v1alpha1.ProxyPool) []*v1alpha1.Proxy {
+	for i := range list.Items {
+		if owner := metav1.GetControllerOfNoCopy(&list.Items[i]); owner != nil && owner.UID == pool.UID {
+			out = append(out, &list.Items[i])
+		}
+	}
+	return out
+}
+
+// act does what the plan says. It returns how many names were found to be held by something else.
+func (r *Reconciler) act(ctx context.Context, mem *memory, pool *v1alpha1.ProxyPool, plan Plan) (collisions int32, err error) {
+	var mu sync.Mutex
+	deleteErr := inBatches(plan.Deletes, maxBatch, func(d Delete) error {
+		// The UID keeps a re-created namesake safe. The object of the plan belongs to the cache.
+		victim := &v1alpha1.Proxy{ObjectMeta: metav1.ObjectMeta{Namespace: d.Proxy.Namespace, Name: d.Proxy.Name, UID: d.Proxy.UID}}
+		err := r.Client.Delete(ctx, victim, client.Preconditions{UID: &victim.UID})
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			return fmt.Errorf("delete member %s: %w", d.Proxy.Name, err)
+		}
+		mu.Lock()
+		mem.noteDeleted(d.Proxy.UID, r.Clock.Now())
+		mu.Unlock()
+		r.Recorder.Eventf(pool, d.Proxy, corev1.EventTypeNormal, eventDeleted, actionScale, "Deleted proxy %s: %s", d.Proxy.Name, d.Reason)
+		return nil
+	})
+	updateErr := inBatches(plan.Updates, maxBatch, func(u Update) error {
+		// The patch answers into its object, and that of the plan belongs to the cache.
+		err := objpatch.Apply(ctx, r.Client, u.Proxy.DeepCopy(), u.Ops...)
+		if err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("update member %s: %w", u.Proxy.Name, err)
+		}
+		return nil
+	})
+	collisions, createErr := r.create(ctx, mem, pool, plan)
+	return collisions, errors.Join(createErr, deleteErr, updateErr)
+}
+
+// create makes the members of the plan in growing batches. Before each it asks the API server for the pool, since a pool
+// that was deleted meanwhile must not grow.
+func (r *Reconciler) create(ctx context.Context, mem *memory, pool *v1alpha1.ProxyPool, plan Plan) (collisions int32, err error) {
+	var mu sync.Mutex
+	created := 0
+	rest := plan.Creates
+	for batch := 1; len(rest) > 0 && err == nil; batch = min(2*batch, maxBatch) {
+		if err := r.checkPool(ctx, pool); err != nil {
+			return collisions, err
+		}
+		n := min(batch, len(rest))
+		err = inBatches(rest[:n], n, func(name string) error {
+			px := newProxy(pool, name, plan.Status.UpdateRevision)
+			outcome, err := r.createMember(ctx, pool, px)
+			if err != nil {
+				return err
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			switch outcome {
+			case nameTaken:
+				collisions++
+				mem.blocked[name] = r.Clock.Now().Add(blockedTimeout)
+				return nil
+			case memberMade:
+				created++
+			}
+			mem.noteCreated(px, r.Clock.Now())
+			return nil
+		})
+		rest = rest[n:]
+	}
+	if created > 0 {
+		r.Recorder.Eventf(pool, nil, corev1.EventTypeNormal, eventCreated, actionScale, "Created %d proxies of revision %s", created, plan.Status.UpdateRevision)
+	}
+	if err != nil {
+		// Whether a create that failed took effect is not known.
+		mem.verified = false
+		r.Recorder.Eventf(pool, nil, corev1.EventTypeWarning, eventCreateFailed, actionScale, "%v", err)
+	}
+	return collisions, err
+}
+
+func (r *Reconciler) checkPool(ctx context.Context, pool *v1alpha1.ProxyPool) error {
+	fresh := &v1alpha1.ProxyPool{}
+	err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(pool), fresh)
+	switch {
+	case apierrors.IsNotFound(err), err == nil && (fresh.UID != pool.UID || !fresh.DeletionTimestamp.IsZero()):
+		return errStopped
+	case err != nil:
+		return fmt.Errorf("get pool %s/%s at the API server: %w", pool.Namespace, pool.Name, err)
+	}
+	return nil
+}
+
+// outcome of an attempt to make a member.
+type outcome int
+
+const (
+	memberMade outcome = iota
+	memberExists
+	nameTaken
+)
+
+// createMember makes a member, and leaves it in px. A namesake that is a living member of this pool is that member; any
+// other has taken the name.
+func (r *Reconciler) createMember(ctx context.Context, pool *v1alpha1.ProxyPool, px *v1alpha1.Proxy) (outcome, error) {
+	err := r.Client.Create(ctx, px)
+	if err == nil {
+		return memberMade, nil
+	}
+	if !apierrors.IsAlreadyExists(err) {
+		return 0, fmt.Errorf("create member %s: %w", px.Name, err)
+	}
+	if err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(px), px); err != nil {
+		if apierrors.IsNotFound(err) {
+			return nameTaken, nil
+		}
+		return 0, fmt.Errorf("get the holder of name %s: %w", px.Name, err)
+	}
+	if owner := metav1.GetControllerOfNoCopy(px); owner == nil || owner.UID != pool.UID || !px.DeletionTimestamp.IsZero() {
+		return nameTaken, nil
+	}
+	return memberExists, nil
+}
+
+// inBatches calls do for every item, at most size at a time, and joins the errors.
+func inBatches[T any](items []T, size int, do func(T) error) error {
+	errs := make([]error, len(items))
+	var running sync.WaitGroup
+	slots := make(chan struct{}, max(size, 1))
+	for i, item := range items {
+		slots <- struct{}{}
+		running.Go(func() {
+			defer func() { <-slots }()
+			errs[i] = do(item)
+		})
+	}
+	running.Wait()
+	return errors.Join(errs...)
+}
