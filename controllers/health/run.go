@@ -12,8 +12,8 @@ import (
 	"crawl.example.com/egress-proxies-operator/controllers/health/sched"
 )
 
-// recentFailures is how far back an immediate failure looks for others like it before it is believed.
-const recentFailures = 20 * time.Second
+// recent is how far back a failure looks for others like it.
+const recent = 20 * time.Second
 
 // job is what one run needs to know of an entry.
 type job struct {
@@ -110,13 +110,13 @@ func (e *Engine) observe(en *entry, j job, outcome classify.Outcome, now time.Ti
 		last.Kind = fsm.Neutral
 	case classify.Failure:
 		last.Kind = fsm.Failure
-		if outcome.AboutTarget && e.blameTarget(en, j.index, outcome, now) {
+		if outcome.AboutTarget && e.blameTarget(en, j.index, now) {
 			last.Kind = fsm.Held
 		}
 	}
 	check := en.target.Check
 	en.machine.Observe(now, fsm.Config{
-		Fall: check.FailureThreshold, Rise: check.SuccessThreshold, Targets: usable(en.targets, now),
+		Fall: check.FailureThreshold, Rise: check.SuccessThreshold, Targets: usable(en.targets),
 	}, fsm.Observation{
 		Kind: last.Kind, Reason: outcome.Reason, Message: outcome.Message,
 		Immediate: outcome.Immediate, AboutTarget: outcome.AboutTarget, Target: j.index,
@@ -126,7 +126,7 @@ func (e *Engine) observe(en *entry, j job, outcome classify.Outcome, now time.Ti
 
 // blameTarget decides whether a failure is put down to the probe target. If all of several targets are suspect it is
 // not: that targets of different operators fail together through all proxies is the fleet's loss of egress.
-func (e *Engine) blameTarget(en *entry, index int, outcome classify.Outcome, now time.Time) bool {
+func (e *Engine) blameTarget(en *entry, index int, now time.Time) bool {
 	t := en.targets[index]
 	since := en.machine.FirstFailure()
 	if since.IsZero() {
@@ -135,15 +135,16 @@ func (e *Engine) blameTarget(en *entry, index int, outcome classify.Outcome, now
 			t.breaker.Record(now, false)
 		}
 	}
-	if outcome.Immediate {
-		since = now.Add(-recentFailures)
-	}
-	wasOpen := t.breaker.Open(now)
-	if !t.breaker.Suspect(now, since) {
+	wasOpen := t.breaker.Open()
+	// Either nobody has succeeded since this proxy's trouble began, or nobody does lately.
+	if !t.breaker.Suspect(now, since) && !t.breaker.Suspect(now, now.Add(-recent)) {
 		return false
 	}
 	if !wasOpen {
 		e.log.Info("Probe target is suspect: hardly any proxy reaches it", "target", t.name)
 	}
-	return len(en.targets) == 1 || usable(en.targets, now) > 0
+	if len(en.targets) == 1 {
+		return !t.breaker.Exhausted(now)
+	}
+	return usable(en.targets) > 0
 }

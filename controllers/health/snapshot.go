@@ -16,9 +16,8 @@ func (e *Engine) snapshot() metrics.Snapshot {
 	s.InFlight, s.Slots = e.sched.Load()
 	e.mu.RLock()
 	defer e.mu.RUnlock()
-	now := e.clock.Now()
 	for _, t := range e.targets {
-		if t.breaker.Open(now) {
+		if t.breaker.Open() {
 			s.SuspectTargets++
 		}
 	}

@@ -74,10 +74,10 @@ func rootCAs(key TargetKey) *x509.CertPool {
 }
 
 // usable counts the targets that are not suspect.
-func usable(targets []assigned, now time.Time) int {
+func usable(targets []assigned) int {
 	n := 0
 	for _, t := range targets {
-		if !t.breaker.Open(now) {
+		if !t.breaker.Open() {
 			n++
 		}
 	}
@@ -91,13 +91,13 @@ func (e *Engine) pickTarget(en *entry, now time.Time) int {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(en.target.UID))
 	first := (int(h.Sum32()%uint32(n)) + en.attempts) % n
-	if usable(en.targets, now) == 0 {
+	if usable(en.targets) == 0 {
 		return first
 	}
 	for i := range n {
 		index := (first + i) % n
 		t := en.targets[index]
-		if !t.breaker.Open(now) || t.breaker.TryTrial(now) {
+		if !t.breaker.Open() || t.breaker.TryTrial(now) {
 			return index
 		}
 	}

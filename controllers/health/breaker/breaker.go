@@ -13,8 +13,8 @@ const (
 	MinSamples = 10
 	// MaxSuccessPercent is the share of successes up to which a target is suspect.
 	MaxSuccessPercent = 10
-	// MaxHold is how long a suspect target may hold failures back. It bounds how long a real loss of a whole fleet
-	// that has only one target stays hidden.
+	// MaxHold is how long a suspect target may hold failures back where there is no other to ask. It bounds how long a
+	// real loss of a whole fleet stays hidden.
 	MaxHold = 15 * time.Minute
 	// TrialInterval is how often a suspect target is tried when probes can go elsewhere.
 	TrialInterval = 5 * time.Second
@@ -48,7 +48,7 @@ func (b *Breaker) Record(now time.Time, ok bool) (closed bool) {
 		return false
 	}
 	s.ok++
-	closed = !b.openTime.IsZero()
+	closed = b.Open()
 	b.openTime = time.Time{}
 	return closed
 }
@@ -56,8 +56,8 @@ func (b *Breaker) Record(now time.Time, ok bool) (closed bool) {
 // Suspect reports whether a failure in a row that began at since should be put down to the target. It opens the
 // breaker when the samples since then say so.
 func (b *Breaker) Suspect(now, since time.Time) bool {
-	if !b.openTime.IsZero() {
-		return now.Sub(b.openTime) <= MaxHold
+	if b.Open() {
+		return true
 	}
 	ok, all := b.count(now, since)
 	if all < MinSamples || ok*100 > all*MaxSuccessPercent {
@@ -67,10 +67,11 @@ func (b *Breaker) Suspect(now, since time.Time) bool {
 	return true
 }
 
-// Open reports whether the target is suspect. After MaxHold it no longer is, although nothing succeeded.
-func (b *Breaker) Open(now time.Time) bool {
-	return !b.openTime.IsZero() && now.Sub(b.openTime) <= MaxHold
-}
+// Open reports whether the target is suspect. It stays so until a success.
+func (b *Breaker) Open() bool { return !b.openTime.IsZero() }
+
+// Exhausted reports whether the target has been suspect for longer than MaxHold.
+func (b *Breaker) Exhausted(now time.Time) bool { return b.Open() && now.Sub(b.openTime) > MaxHold }
 
 // TryTrial reports whether it is time to try a suspect target again, and counts it as tried.
 func (b *Breaker) TryTrial(now time.Time) bool {
