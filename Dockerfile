@@ -10,13 +10,13 @@ ARG BASE=gcr.io/distroless/static-debian12:nonroot
 FROM ${GO_IMAGE} AS build
 ARG GIT_COMMIT=unknown
 ARG GOPROXY
-ARG TARGETOS=linux
+ARG TARGETOS
 ARG TARGETARCH
 WORKDIR /src
 COPY go.mod go.sum ./
 RUN go mod download
 COPY . .
-RUN CGO_ENABLED=0 GOOS=${TARGETOS} GOARCH=${TARGETARCH} go build -trimpath -buildvcs=false \
+RUN CGO_ENABLED=0 GOOS=${TARGETOS:-linux} GOARCH=${TARGETARCH} go build -trimpath -buildvcs=false \
       -ldflags "-s -w -X crawl.example.com/egress-proxies-operator/internal/version.Commit=${GIT_COMMIT}" \
       -o /out/egress-proxies-operator ./cmd
 # Certificate authorities for probes of public sites and cloud APIs; a base without any may be used (scratch).

@@ -57,7 +57,9 @@ unmount_all() {
 
 # remove_shim_sockets: containerd puts them in one directory for all containerds of a machine; each pod notes its own.
 remove_shim_sockets() {
-	find "$RUN" -xdev -path '*/io.containerd.runtime.v2.task/*' -name address -exec sed 's#^unix://##' {} + 2>/dev/null | xargs -r rm -f
+	[ -d "$RUN" ] || return 0
+	find "$RUN" -xdev -path '*/io.containerd.runtime.v2.task/*' -name address -exec sed 's#^unix://##' {} + 2>/dev/null |
+		while read -r socket; do rm -f "$socket"; done
 }
 
 # remove_traces: files that the kubelet and the CNI library put where everybody's are.

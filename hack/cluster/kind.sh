@@ -17,7 +17,10 @@ done
 # route ADD-OR-DEL: lets this machine reach pods and Services through the node's container, as it can in the local cluster.
 route() {
 	local node cidr
-	[ "$(uname -s)" = Linux ] && [ "$(id -u)" = 0 ] || { say "no route to pods (needs Linux and root): reach them with kubectl port-forward"; return; }
+	if [ "$(uname -s)" != Linux ] || [ "$(id -u)" != 0 ]; then
+		say "no route to pods (needs Linux and root): reach them with kubectl port-forward"
+		return
+	fi
 	node=$(docker inspect --format '{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}' "$KIND_NAME-control-plane")
 	for cidr in "$POD_CIDR" "$SERVICE_CIDR"; do ip route "$1" "$cidr" via "$node"; done
 }

@@ -23,7 +23,7 @@ cleanup() {
 trap cleanup EXIT
 
 k() { kube --namespace "$ns" "$@"; }
-# check WHAT COMMAND...: the command must succeed.
+# check WHAT COMMAND...: the command must succeed. In a function that is checked, `set -e` has no effect: chain with &&.
 check() {
 	local what=$1
 	shift
@@ -43,21 +43,22 @@ same() { [ "$1" = "$2" ] || { echo "got $1, want $2"; return 1; }; }
 
 # origin_certificate: for the origin in the cluster and the one on this machine.
 origin_certificate() {
-	openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=test-ca \
-		-keyout "$work/ca.key" -out "$work/ca.crt"
-	openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=origin -keyout "$work/tls.key" -out "$work/tls.csr"
 	echo "subjectAltName=DNS:origin,DNS:origin.$ns.svc.cluster.local,IP:$NODE_IP" >"$work/ext"
-	openssl x509 -req -in "$work/tls.csr" -CA "$work/ca.crt" -CAkey "$work/ca.key" -set_serial 1 -days 2 -extfile "$work/ext" -out "$work/tls.crt"
+	openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=test-ca \
+		-keyout "$work/ca.key" -out "$work/ca.crt" &&
+		openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=origin -keyout "$work/tls.key" -out "$work/tls.csr" &&
+		openssl x509 -req -in "$work/tls.csr" -CA "$work/ca.crt" -CAkey "$work/ca.key" -set_serial 1 -days 2 -extfile "$work/ext" -out "$work/tls.crt"
 }
 
 deploy() {
 	local archives
 	mapfile -t archives < <("$HACK/images/build.sh" squid origin)
-	"$here/load.sh" "${archives[@]}"
-	origin_certificate 2>/dev/null
-	kube create namespace "$ns"
-	k create secret tls origin-tls --cert "$work/tls.crt" --key "$work/tls.key"
-	k apply -f "$here/testdata/pods.yaml"
+	"$here/load.sh" "${archives[@]}" &&
+		origin_certificate &&
+		kube delete namespace "$ns" --ignore-not-found &&
+		kube create namespace "$ns" &&
+		k create secret tls origin-tls --cert "$work/tls.crt" --key "$work/tls.key" &&
+		k apply -f "$here/testdata/pods.yaml" || return 1
 	k wait --for=condition=Ready pod/squid pod/origin --timeout=60s || { k get pods -o wide; k describe pods; k logs squid; return 1; }
 }
 
@@ -72,6 +73,7 @@ squid=$(pod_ip squid) origin_ip=$(k get service origin -o jsonpath='{.spec.clust
 name=origin.$ns.svc.cluster.local
 proxy=http://$squid:3128
 
+# shellcheck disable=SC2016
 check "exec: Squid runs as uid 13 with no capabilities" in_squid '[ "$(id -u)" = 13 ] && grep -q "^CapEff:.0000000000000000$" /proc/self/status'
 check "exec: its root file system is read-only" refuses in_squid 'touch /usr/x'
 check "DNS: a pod resolves a Service" in_squid "getent hosts $name | grep -q '^$origin_ip '"
@@ -81,7 +83,9 @@ check "this machine reaches a Service's address" wait_for 10 "the Service answer
 check "HTTPS through Squid comes from Squid's pod" same "$(source_of "https://$name:8443/through" --proxy "$proxy")" "$squid"
 check "the origin's log shows that address" logs_source /through "$squid"
 check "204 through Squid" same "$(fetch "https://$name:8443/generate_204" --proxy "$proxy" --output /dev/null --write-out '%{http_code}')" 204
-check "through the Service of Squid too" same "$(source_of "https://$name:8443/" --proxy "http://$(k get service squid -o jsonpath='{.spec.clusterIP}'):3128")" "$squid"
+service=$(k get service squid -o jsonpath='{.spec.clusterIP}')
+check "this machine reaches Squid's Service" wait_for 10 "it accepts connections" timeout 1 bash -c "exec 3<>/dev/tcp/$service/3128"
+check "HTTPS through that Service comes from Squid's pod" same "$(source_of "https://$name:8443/" --proxy "http://$service:3128")" "$squid"
 check "a pod reaches itself through its Service" in_squid "exec 3<>/dev/tcp/squid/3128"
 check "a pod reaches the API server at $API_SERVICE_IP" in_squid "exec 3<>/dev/tcp/$API_SERVICE_IP/443"
 
@@ -96,8 +100,7 @@ check "a process on this machine sees the pod's address" same "$(source_of "http
 port_forward() {
 	k port-forward --address 127.0.0.1 pod/origin :8080 >"$work/forward" 2>&1 &
 	forward=$!
-	wait_for 5 "port-forward listens" grep -q '^Forwarding' "$work/forward"
-	curl --silent --fail --max-time 5 "http://127.0.0.1:$(sed -n 's/.*127.0.0.1:\([0-9]*\) .*/\1/p;q' "$work/forward")/healthz"
+	wait_for 5 "port-forward listens" grep -q '^Forwarding' "$work/forward" && curl --silent --fail --max-time 5 "http://127.0.0.1:$(sed -n 's/.*127.0.0.1:\([0-9]*\) .*/\1/p;q' "$work/forward")/healthz"
 }
 check "port-forward" port_forward
 

@@ -106,7 +106,9 @@ main() {
 	kube apply --server-side --force-conflicts --field-manager=egress-cluster -f "$here/manifests" >/dev/null
 	daemon_wait kubelet 90 "node $NODE_NAME is Ready" node_ready
 	[ -z "$CHANGED" ] || say "node $NODE_NAME is Ready; waiting for cluster DNS"
-	if ! kube --namespace kube-system rollout status deployment/coredns --timeout=90s >/dev/null; then
+	# The Deployment's status may date from before a crash too, so that somebody listens at the Service is checked as well.
+	if ! kube --namespace kube-system rollout status deployment/coredns --timeout=90s >/dev/null ||
+		! wait_for 60 "cluster DNS accepts connections at $DNS_IP" timeout 1 bash -c "exec 3<>/dev/tcp/$DNS_IP/53"; then
 		kube --namespace kube-system get pods -o wide >&2
 		kube --namespace kube-system get events >&2
 		die "cluster DNS did not come up"

@@ -79,6 +79,7 @@ squid_rootfs() {
 	for file in /etc/apt/sources.list /etc/apt/sources.list.d/debian.sources /etc/apt/sources.list.d/ubuntu.sources; do
 		[ ! -s "$file" ] || sources+=("$file")
 	done
+	# shellcheck disable=SC2016
 	mmdebstrap --quiet --variant=essential --include=squid,ca-certificates \
 		--dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
 		--customize-hook='rm -rf "$1"/etc/apt/sources.list "$1"/etc/apt/sources.list.d/* "$1"/var/lib/apt/lists/* "$1"/var/cache/*' \
@@ -99,8 +100,8 @@ with_buildah() {
 		toolchain "$work" "${storage[@]}"
 		# The Dockerfile's own build stage runs, with this machine's Go and Go's caches in place of the golang image's.
 		args=(--build-arg "GO_IMAGE=localhost/toolchain" --build-arg BASE=scratch --build-arg "GIT_COMMIT=$(commit)"
-			--volume "$(go env GOROOT):/usr/local/go:ro" --volume "$(go env GOMODCACHE):/go/pkg/mod" --volume "$(go env GOCACHE):/root/.cache/go-build"
-			--build-arg "GOPROXY=$(go env GOPROXY)")
+			--volume "$(go_env GOROOT):/usr/local/go:ro" --volume "$(go_env GOMODCACHE):/go/pkg/mod"
+			--volume "$(go_env GOCACHE):/root/.cache/go-build" --build-arg "GOPROXY=$(go_env GOPROXY)")
 		dir=$REPO
 	fi
 	buildah bud "${storage[@]}" --isolation chroot --quiet --tag "$(tag "$name")" "${args[@]}" "$dir" >"$work/log" 2>&1 &&
@@ -110,14 +111,16 @@ with_buildah() {
 	[ -z "$failed" ]
 }
 
+# go_env NAME: asked in the repository, because its go.mod may call for another toolchain than the machine's.
+go_env() { (cd "$REPO" && go env "$1"); }
+
 # toolchain WORK STORAGE-FLAGS...: stands in for the golang image where no registry can be reached: a shell, a few tools
 # and the certificate authorities of this machine. Go itself is mounted while the image is built.
 toolchain() {
 	local work=$1
 	shift
-	need_packages busybox=busybox-static
 	mkdir -p "$work/toolchain/"{bin,etc/ssl/certs,tmp,root}
-	cp "$(command -v busybox)" "$work/toolchain/bin/busybox"
+	cp "$(static_busybox)" "$work/toolchain/bin/busybox"
 	cp -L /etc/ssl/certs/ca-certificates.crt "$work/toolchain/etc/ssl/certs/" 2>/dev/null || true
 	cp /etc/passwd "$work/toolchain/etc/passwd"
 	local applet
@@ -131,6 +134,19 @@ toolchain() {
 		cat "$work/log" >&2
 		return 1
 	}
+}
+
+# static_busybox: prints its path. Unpacked, not installed: the package would replace the machine's own busybox.
+static_busybox() {
+	local program=$CACHE/busybox/busybox dir
+	if [ ! -x "$program" ]; then
+		dir=$(mktemp -d)
+		(cd "$dir" && { apt-get download -q busybox-static || { apt-get update -q && apt-get download -q busybox-static; }; } && dpkg-deb -x ./*.deb .) >&2
+		mkdir -p "$(dirname "$program")"
+		mv "$(find "$dir" -type f -name busybox)" "$program"
+		rm -rf "$dir"
+	fi
+	echo "$program"
 }
 
 with_docker() {

@@ -1,6 +1,10 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034
 # Names, addresses and small helpers shared by the scripts of the local cluster. Sourced, never run.
 # Every number that more than one file needs has its one home here.
+
+# A command that fails where nobody expected it should at least say where.
+set -E
+trap 'echo "error: ${BASH_SOURCE[0]##*/} line $LINENO: $BASH_COMMAND" >&2' ERR
 
 HACK=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 REPO=$(dirname "$HACK")

@@ -1,4 +1,4 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034,SC2153
 # Starts, finds and stops the cluster's processes. Sourced, never run.
 # A process is ours when boot, pid, start time and program name all match what was recorded: a pid alone may have been reused.
 

@@ -1,4 +1,4 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034,SC2153
 # What the cluster changes on the machine, recorded before it is changed so that `down` can put it back. Sourced, never run.
 
 # Kernel settings that we, the kubelet or CNI plugins change.
@@ -56,7 +56,7 @@ make_cgroup() {
 				cat "$mount/$file" >"$mount/$CGROUP/$file" 2>/dev/null || true
 		done
 		# v2: children have only the controllers that each parent passes on.
-		[ -s "$mount/cgroup.controllers" ] || continue
+		grep -q . "$mount/cgroup.controllers" 2>/dev/null || continue
 		for controller in cpu cpuset memory pids io hugetlb; do
 			grep -qw "$controller" "$mount/cgroup.controllers" || continue
 			if ! grep -qw "$controller" "$mount/cgroup.subtree_control"; then

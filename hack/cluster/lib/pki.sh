@@ -69,7 +69,7 @@ make_pki() {
 	certificate etcd-client etcd-ca /CN=kube-apiserver
 	certificate kube-apiserver ca /CN=kube-apiserver \
 		"IP:$NODE_IP,IP:$API_SERVICE_IP,DNS:kubernetes,DNS:kubernetes.default,DNS:kubernetes.default.svc,DNS:kubernetes.default.svc.cluster.local"
-	certificate kubelet-server ca /CN=$NODE_NAME "IP:$NODE_IP,DNS:$NODE_NAME"
+	certificate kubelet-server ca "/CN=$NODE_NAME" "IP:$NODE_IP,DNS:$NODE_NAME"
 	certificate kube-apiserver-kubelet-client ca /CN=kube-apiserver-kubelet-client
 	certificate admin ca /O=system:masters/CN=admin
 	certificate kube-controller-manager ca /CN=system:kube-controller-manager
