@@ -84,6 +84,9 @@ func ReasonOf(err error) Reason {
 	return Unavailable
 }
 
+// ErrBreakerOpen is wrapped by the Unavailable error of a call that was not made because the class's breaker is open.
+var ErrBreakerOpen = errors.New("the breaker of the class is open")
+
 // IsNotFound tells whether the instance is known not to exist.
 func IsNotFound(err error) bool { return ReasonOf(err) == NotFound }
 

@@ -1,0 +1,169 @@
+package instance
+
+import (
+	"context"
+	"fmt"
+	"maps"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
+	"crawl.example.com/egress-proxies-operator/providers"
+)
+
+// act carries an action out. more asks for another decision in the same reconcile.
+func (r *Reconciler) act(ctx context.Context, s *subject, a *Action) (more bool, err error) {
+	record := s.record()
+	switch a.Kind {
+	case Ignore:
+		return false, nil
+	case Look:
+		r.look(ctx, s)
+		return true, nil
+	case AddFinalizer:
+		if err := r.patchFinalizer(ctx, s.px, r.finalizer, controllerutil.AddFinalizer); err != nil {
+			r.creates.free(s.key)
+			return false, err
+		}
+		s.desired.Finalizer = true
+		return true, nil
+	case RecordIntent:
+		if err := r.holdClass(ctx, s); err != nil {
+			return false, err
+		}
+		return true, r.write(ctx, s, *a, recordIntent(s.desired, record, s.name, r.Clock.Now()), nil)
+	case Create:
+		return false, r.create(ctx, s, a, record)
+	case Delete:
+		return false, r.delete(ctx, s, a, record)
+	case RecordMissing:
+		record.Name = s.name
+		return false, r.write(ctx, s, *a, recordMissing(record, r.Clock.Now()), nil)
+	case RemoveFinalizer:
+		if err := r.patchFinalizer(ctx, s.px, r.finalizer, controllerutil.RemoveFinalizer); err != nil {
+			return false, err
+		}
+		r.release(s.key)
+		return false, nil
+	}
+	return false, r.report(ctx, s, a, record)
+}
+
+// report writes what was found, and turns a provider that did not answer into the error that the rate limiter needs.
+func (r *Reconciler) report(ctx context.Context, s *subject, a *Action, record v1alpha1.Instance) error {
+	var blocked *Finding
+	d, o := s.desired, s.observed
+	switch {
+	case d.Deleting && (d.Blind != nil || (o != nil && o.Err != nil)) && a.Reason != v1alpha1.ReasonRateLimited:
+		blocked = &Finding{a.Reason, messageOf(*a)}
+	case o != nil && o.Found && o.Instance.Owner.UID == d.UID:
+		record = recordFound(d, record, o.Instance, r.Clock.Now())
+	case o != nil && o.Err == nil && !o.Found && record.ID != "" && confirmed(record, r.Clock.Now(), r.Timing):
+		record = recordGone(record)
+	}
+	if err := r.write(ctx, s, *a, record, blocked); err != nil {
+		return err
+	}
+	if a.Reason == v1alpha1.ReasonRunning || d.Hold != nil {
+		r.creates.free(s.key)
+	}
+	if a.Reason == v1alpha1.ReasonRunning && !providers.HashDiffers(record.Hash, d.Hash) {
+		r.replacements.free(s.key)
+	}
+	if o != nil && o.Err != nil && a.After == 0 {
+		return fmt.Errorf("look at the instance of Proxy %s: %w", s.key, o.Err)
+	}
+	return nil
+}
+
+// create makes the one call that an intent stands for. Its context ends with the window, so that the outcome is known by
+// the time the attempt has settled.
+func (r *Reconciler) create(ctx context.Context, s *subject, a *Action, record v1alpha1.Instance) error {
+	bounded, cancel := context.WithTimeout(ctx, record.IntentTime.Add(r.Timing.Window).Sub(r.Clock.Now()))
+	defer cancel()
+	receipt, err := s.provider.Create(bounded, providers.CreateRequest{
+		Name:        s.name,
+		Owner:       r.owner(s.px),
+		Zone:        record.Zone,
+		Hash:        s.desired.Hash,
+		Labels:      maps.Clone(s.px.Labels),
+		Spec:        *s.px.Spec.DeepCopy(),
+		UserData:    s.userData,
+		Credentials: s.credentials,
+	})
+	next := recordCreated(s.desired, record, receipt, err, r.Clock.Now())
+	outcome := *a
+	if refused(next) {
+		outcome.Reason, outcome.Message = next.State, next.Message
+		a.After = backoff(next.Attempt)
+		// It is not on its way any more; the next attempt asks for a place again.
+		r.creates.free(s.key)
+	}
+	if err := r.write(ctx, s, outcome, next, nil); err != nil {
+		return err
+	}
+	if err != nil && !refused(next) && !providers.IsAlreadyExists(err) {
+		if after := providers.RetryAfterOf(err); after > 0 {
+			a.After = after
+			return nil
+		}
+		return fmt.Errorf("create the instance of Proxy %s: %w", s.key, err)
+	}
+	log.FromContext(ctx).V(1).Info("Asked for an instance", "instance", s.name, "zone", record.Zone, "attempt", record.Attempt, "outcome", outcome.Reason)
+	return nil
+}
+
+// delete asks for the deletion of exactly the incarnation that was observed.
+func (r *Reconciler) delete(ctx context.Context, s *subject, a *Action, record v1alpha1.Instance) error {
+	seen := recordFound(s.desired, record, s.observed.Instance, r.Clock.Now())
+	err := s.provider.Delete(ctx, s.observed.Instance.Ref)
+	if err == nil || providers.IsNotFound(err) {
+		return r.write(ctx, s, *a, recordDeleting(seen, messageOf(*a)), nil)
+	}
+	failure := failed(err)
+	var blocked *Finding
+	if s.desired.Deleting && failure.Reason != v1alpha1.ReasonRateLimited {
+		blocked = &Finding{failure.Reason, failure.Message}
+	}
+	s.observed.Err = err
+	if err := r.write(ctx, s, failure, seen, blocked); err != nil {
+		return err
+	}
+	if failure.After == 0 {
+		return fmt.Errorf("delete the instance of Proxy %s: %w", s.key, err)
+	}
+	a.After = failure.After
+	return nil
+}
+
+// holdClass makes the class stay until its instances are gone. It is stored before the first of them can exist.
+func (r *Reconciler) holdClass(ctx context.Context, s *subject) error {
+	if hasFinalizer(s.class, v1alpha1.FinalizerClassInstances) {
+		return nil
+	}
+	return r.patchFinalizer(ctx, s.class, v1alpha1.FinalizerClassInstances, controllerutil.AddFinalizer)
+}
+
+// patchFinalizer changes one finalizer and nothing else, at the resourceVersion that the decision was made on: a release
+// that was decided on old knowledge must fail.
+func (r *Reconciler) patchFinalizer(ctx context.Context, obj client.Object, finalizer string, change func(client.Object, string) bool) error {
+	before := obj.DeepCopyObject().(client.Object)
+	if !change(obj, finalizer) {
+		return nil
+	}
+	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+	if err := r.Client.Patch(ctx, obj, patch, client.FieldOwner(r.manager)); err != nil {
+		return fmt.Errorf("change finalizer %s of %s: %w", finalizer, obj.GetName(), err)
+	}
+	return nil
+}
+
+func (r *Reconciler) owner(px *v1alpha1.Proxy) providers.Owner {
+	return providers.Owner{ClusterID: r.ClusterID, Namespace: px.Namespace, Name: px.Name, UID: px.UID}
+}
+
+func hasFinalizer(obj client.Object, finalizer string) bool {
+	return controllerutil.ContainsFinalizer(obj, finalizer)
+}

@@ -1,0 +1,94 @@
+package instance
+
+import (
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
+	"crawl.example.com/egress-proxies-operator/providers"
+)
+
+// The functions here make the next record, status.instance, from the last one. They are pure; each corresponds to one
+// kind of action or to its outcome.
+
+// recordIntent starts an attempt: nothing of an earlier one is left but the count.
+func recordIntent(d Desired, r v1alpha1.Instance, name string, now time.Time) v1alpha1.Instance {
+	return v1alpha1.Instance{
+		Name: name, Zone: d.Zone, DesiredHash: d.Hash, ClassGeneration: d.ClassGeneration,
+		IntentTime: stamp(now), Attempt: nextAttempt(d, r, now),
+	}
+}
+
+// recordCreated takes the answer to Create in. An unknown outcome leaves the record as it is: until the window closes the
+// call is repeated, and then the attempt settles.
+func recordCreated(d Desired, r v1alpha1.Instance, receipt providers.Receipt, err error, now time.Time) v1alpha1.Instance {
+	r.MissingTime = nil
+	r.DesiredHash = d.Hash
+	switch providers.ReasonOf(err) {
+	case "", providers.AlreadyExists:
+		r.SubmittedTime, r.Operation = stamp(now), receipt.Operation
+		r.State, r.Message = "", ""
+	case providers.InvalidSpec, providers.Capacity, providers.Auth, providers.Conflict:
+		r.State, r.Message = errorReason(err), providers.StableMessage(err)
+	}
+	return r
+}
+
+// recordFound takes an instance of ours in.
+func recordFound(d Desired, r v1alpha1.Instance, i providers.Instance, now time.Time) v1alpha1.Instance {
+	next := r
+	if r.ID != i.ID || r.StartedTime == nil {
+		next.StartedTime = stamp(now)
+	}
+	next.Name, next.ID, next.ProviderID, next.Hash = i.Name, i.ID, i.ProviderID, i.Hash
+	if i.Zone != "" {
+		next.Zone = i.Zone
+	}
+	if d.Hash != "" {
+		next.DesiredHash = d.Hash
+	}
+	next.MissingTime = nil
+	next.CreationTime = nil
+	if !i.CreatedAt.IsZero() {
+		next.CreationTime = stamp(i.CreatedAt)
+	}
+	next.State, next.Addresses = string(i.State), i.Addresses
+	if i.State == providers.StateTerminating {
+		// Nobody should send anything there, and the message says why it goes.
+		next.Addresses = nil
+		if r.State != string(providers.StateTerminating) {
+			next.Message = i.Message
+		}
+	} else {
+		next.Message = i.Message
+	}
+	return next
+}
+
+// recordDeleting notes that the provider accepted to delete the incarnation that was just taken in.
+func recordDeleting(r v1alpha1.Instance, message string) v1alpha1.Instance {
+	r.State, r.Message, r.Addresses = string(providers.StateTerminating), message, nil
+	return r
+}
+
+// recordMissing notes the first NotFound. Times are stored in whole seconds; rounding up keeps Confirm whole.
+func recordMissing(r v1alpha1.Instance, now time.Time) v1alpha1.Instance {
+	up := now.Truncate(time.Second)
+	if up.Before(now) {
+		up = up.Add(time.Second)
+	}
+	r.MissingTime = stamp(up)
+	return r
+}
+
+// recordGone clears what is no longer true of an instance that is confirmed to be gone and not made anew.
+func recordGone(r v1alpha1.Instance) v1alpha1.Instance {
+	r.Addresses = nil
+	return r
+}
+
+func stamp(t time.Time) *metav1.Time {
+	s := metav1.NewTime(t)
+	return &s
+}

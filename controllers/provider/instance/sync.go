@@ -1,0 +1,294 @@
+package instance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
+	"crawl.example.com/egress-proxies-operator/internal/statusapply"
+	"crawl.example.com/egress-proxies-operator/providers"
+)
+
+const (
+	// maxDecisions of one reconcile: finalizer, look, intent, create. More would be a loop.
+	maxDecisions = 6
+	// conflictRetry is when a reconcile that met another writer is tried again; the cache needs a moment.
+	conflictRetry = 200 * time.Millisecond
+	// jitter spreads what would otherwise come in step, as a fraction.
+	jitter = 0.2
+	// DefaultProvisionTimeout of a class that does not say.
+	DefaultProvisionTimeout = 10 * time.Minute
+)
+
+// subject is one Proxy with everything that was read for it.
+type subject struct {
+	key         types.NamespacedName
+	px          *v1alpha1.Proxy
+	class       *v1alpha1.ProviderClass
+	provider    providers.Provider
+	desired     Desired
+	name        string
+	userData    []byte
+	credentials *providers.Credentials
+	// cloudInit tells whether there is user data to resolve; unresolved why it cannot be had.
+	cloudInit  bool
+	unresolved *Finding
+	observed   *Observed
+}
+
+// Reconcile brings one Proxy a step further.
+func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	px := &v1alpha1.Proxy{}
+	if err := r.Client.Get(ctx, req.NamespacedName, px); err != nil {
+		if apierrors.IsNotFound(err) {
+			r.release(req.NamespacedName)
+			return reconcile.Result{}, nil
+		}
+		return reconcile.Result{}, fmt.Errorf("read Proxy %s: %w", req, err)
+	}
+	s, err := r.gather(ctx, px)
+	if s == nil || err != nil {
+		return reconcile.Result{}, err
+	}
+	result, err := r.advance(ctx, s)
+	var fromProvider *providers.Error
+	switch {
+	case errors.As(err, &fromProvider):
+		return reconcile.Result{}, err
+	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
+		// Somebody else wrote, or the Proxy is gone: decide again on what is there now.
+		return reconcile.Result{RequeueAfter: wait.Jitter(conflictRetry, 1)}, nil
+	case err != nil:
+		return reconcile.Result{}, err
+	}
+	if result.RequeueAfter > 0 {
+		result.RequeueAfter = wait.Jitter(result.RequeueAfter, jitter)
+	}
+	return result, nil
+}
+
+// gather reads what a decision needs, except the provider's answer. It returns nil for a Proxy that is not ours to touch.
+func (r *Reconciler) gather(ctx context.Context, px *v1alpha1.Proxy) (*subject, error) {
+	binding := px.Status.Binding
+	if px.Spec.Mode != v1alpha1.ModeManaged || binding == nil || binding.Type != r.kind {
+		return nil, nil
+	}
+	s := &subject{key: client.ObjectKeyFromObject(px), px: px, name: providers.InstanceName(r.ClusterID, px.Name, px.UID)}
+	s.desired = Desired{
+		UID:       px.UID,
+		Deleting:  !px.DeletionTimestamp.IsZero(),
+		Finalizer: hasFinalizer(px, r.finalizer),
+		OnDelete:  px.Spec.ReplacePolicy == v1alpha1.ReplaceOnDelete,
+	}
+	if s.desired.Deleting && (!s.desired.Finalizer || px.Annotations[v1alpha1.AnnotationSkipCleanup] == "true") {
+		// Nothing of ours is left, or the instance is given up: then core releases the Proxy.
+		r.release(s.key)
+		return nil, nil
+	}
+	mine, err := r.openClass(ctx, s)
+	if !mine || err != nil {
+		return nil, err
+	}
+	if s.desired.Deleting || s.provider == nil {
+		return s, nil
+	}
+	return s, r.resolve(ctx, s)
+}
+
+// openClass finds the class and opens its provider, or says why not. mine is false for a class of another installation.
+func (r *Reconciler) openClass(ctx context.Context, s *subject) (mine bool, err error) {
+	binding, class := s.px.Status.Binding, &v1alpha1.ProviderClass{}
+	err = r.Client.Get(ctx, client.ObjectKey{Name: binding.ClassName}, class)
+	switch {
+	case apierrors.IsNotFound(err):
+		s.desired.Blind = &Finding{v1alpha1.ReasonClassNotFound, fmt.Sprintf("ProviderClass %s does not exist", binding.ClassName)}
+		return true, nil
+	case err != nil:
+		return false, fmt.Errorf("read ProviderClass %s: %w", binding.ClassName, err)
+	case class.Spec.ControllerName != r.ControllerName:
+		return false, nil
+	case class.UID != binding.ClassUID || class.Spec.Type != r.kind:
+		s.desired.Blind = &Finding{v1alpha1.ReasonClassReplaced, fmt.Sprintf("ProviderClass %s was deleted and made anew", binding.ClassName)}
+		return true, nil
+	}
+	s.class = class
+	s.desired.ClassGeneration = class.Generation
+	s.desired.ProvisionTimeout = DefaultProvisionTimeout
+	if seconds := class.Spec.ProvisionTimeoutSeconds; seconds != nil {
+		s.desired.ProvisionTimeout = time.Duration(*seconds) * time.Second
+	}
+	s.provider, err = r.Set.Open(ctx, class)
+	switch {
+	case errors.Is(err, providers.ErrInvalidClass):
+		s.desired.Blind = &Finding{v1alpha1.ReasonClassNotAccepted, fmt.Sprintf("the configuration of ProviderClass %s is not valid", class.Name)}
+	case err != nil:
+		log.FromContext(ctx).Error(err, "Opening the provider failed", "class", class.Name)
+		s.desired.Blind = &Finding{errorReason(err), providers.StableMessage(err)}
+	}
+	return true, nil
+}
+
+// resolve finds what the instance should be made from, and what forbids to make it.
+func (r *Reconciler) resolve(ctx context.Context, s *subject) error {
+	px, d := s.px, &s.desired
+	if err := s.provider.ValidateSpec(px.Spec.DeepCopy()); err != nil {
+		d.Hold = &Finding{errorReason(err), providers.StableMessage(err)}
+		return nil
+	}
+	if px.Spec.CloudInit != nil && s.class.Spec.UserCloudInit == v1alpha1.UserCloudInitDenied {
+		d.Hold = &Finding{v1alpha1.ReasonCloudInitDenied, fmt.Sprintf("spec.cloudInit: ProviderClass %s denies user data", s.class.Name)}
+		return nil
+	}
+	var err error
+	s.cloudInit = px.Spec.CloudInit != nil
+	if s.userData, s.unresolved, err = userData(ctx, r.Client, px); err != nil {
+		return err
+	}
+	if s.unresolved != nil {
+		d.Hold = s.unresolved
+		return nil
+	}
+	d.Hash = providers.InstanceHash(px.UID, &px.Spec, s.userData)
+	if r.ResolveCredentials {
+		if s.credentials, d.Hold, err = credentials(ctx, r.Client, px); err != nil {
+			return err
+		}
+	}
+	if d.Hold == nil && !s.class.DeletionTimestamp.IsZero() {
+		d.Hold = &Finding{v1alpha1.ReasonClassTerminating, fmt.Sprintf("ProviderClass %s is being deleted", s.class.Name)}
+	}
+	return nil
+}
+
+// advance decides and acts until an action ends the reconcile.
+func (r *Reconciler) advance(ctx context.Context, s *subject) (reconcile.Result, error) {
+	for range maxDecisions {
+		a := Decide(s.desired, s.record(), s.observed, r.Clock.Now(), r.Timing)
+		a, err := r.pace(ctx, s, a)
+		if err != nil {
+			return reconcile.Result{}, err
+		}
+		more, err := r.act(ctx, s, &a)
+		if err != nil {
+			return reconcile.Result{}, err
+		}
+		if more {
+			continue
+		}
+		result := reconcile.Result{RequeueAfter: a.After, Priority: ptr.To(0)}
+		if a.Reason == v1alpha1.ReasonRunning {
+			// A look at what runs gives way to everything else.
+			result.Priority = ptr.To(handler.LowPriority)
+		}
+		return result, nil
+	}
+	return reconcile.Result{}, fmt.Errorf("provision Proxy %s: no end after %d decisions", s.key, maxDecisions)
+}
+
+// pace makes an action wait when the class has no place for it.
+func (r *Reconciler) pace(ctx context.Context, s *subject, a Action) (Action, error) {
+	var (
+		b     *budget
+		limit int32
+		at    func(*v1alpha1.Proxy) bool
+	)
+	switch {
+	case a.Kind == AddFinalizer || a.Kind == RecordIntent:
+		b, limit, at = r.creates, ptr.Deref(s.class.Spec.MaxConcurrentCreates, DefaultMaxConcurrentCreates), beingCreated
+	case a.Kind == Delete && a.Reason == v1alpha1.ReasonSpecChanged:
+		b, limit, at = r.replacements, ptr.Deref(s.class.Spec.MaxConcurrentReplacements, DefaultMaxConcurrentReplacements), beingReplaced
+	default:
+		return a, nil
+	}
+	ok, err := b.take(s.class.UID, s.key, int(limit), func() ([]types.NamespacedName, error) {
+		return r.proxiesOf(ctx, s.class, at)
+	})
+	if ok || err != nil {
+		return a, err
+	}
+	wait := Action{Kind: Report, Reason: v1alpha1.ReasonPending, After: r.Timing.PollMax}
+	if a.Kind == Delete {
+		// It goes on running until its turn.
+		wait.Reason = provisionedReason(s.px)
+	}
+	return wait, nil
+}
+
+// provisionedReason is what Provisioned says now.
+func provisionedReason(px *v1alpha1.Proxy) string {
+	if c := meta.FindStatusCondition(px.Status.Conditions, v1alpha1.ConditionProvisioned); c != nil {
+		return c.Reason
+	}
+	return ""
+}
+
+// record is what is stored of the instance.
+func (s *subject) record() v1alpha1.Instance {
+	if s.px.Status.Instance == nil {
+		return v1alpha1.Instance{}
+	}
+	return *s.px.Status.Instance
+}
+
+// look asks the provider.
+func (r *Reconciler) look(ctx context.Context, s *subject) {
+	record := s.record()
+	instance, err := s.provider.Get(ctx, providers.Ref{
+		Namespace: s.px.Namespace, Name: s.name, Zone: record.Zone, ProviderID: record.ProviderID,
+	})
+	s.observed = &Observed{Found: err == nil, Instance: instance}
+	if err != nil && !providers.IsNotFound(err) {
+		s.observed.Err = err
+	}
+	if s.desired.Deleting || s.desired.Hold != nil || s.observed.Found || s.observed.Err != nil {
+		return
+	}
+	s.desired.Zone, err = chooseZone(s.provider, s.px.Spec.DeepCopy(), s.class.Generation, record, r.Clock.Now(), r.Timing)
+	if err != nil {
+		s.desired.Hold = &Finding{errorReason(err), providers.StableMessage(err)}
+	}
+}
+
+// warnings are the reasons of Provisioned that are worth a Warning event.
+var warnings = map[string]bool{
+	v1alpha1.ReasonWaitingForCapacity: true, v1alpha1.ReasonInvalidSpec: true, v1alpha1.ReasonAuthFailed: true,
+	v1alpha1.ReasonNameCollision: true, v1alpha1.ReasonInstanceLost: true, v1alpha1.ReasonInstanceFailed: true,
+	v1alpha1.ReasonCreateVanished: true, v1alpha1.ReasonProvisionTimeout: true, v1alpha1.ReasonCloudInitError: true,
+	v1alpha1.ReasonCredentialsNotFound: true,
+}
+
+// write stores the record and the conditions that belong to an action.
+func (r *Reconciler) write(ctx context.Context, s *subject, a Action, record v1alpha1.Instance, blocked *Finding) error {
+	before := provisionedReason(s.px)
+	next := compose(s.px.Status, composition{
+		generation: s.px.Generation, action: a, desired: s.desired,
+		cloudInit: s.cloudInit, unresolved: s.unresolved,
+		unanswered: s.desired.Blind != nil || (s.observed != nil && s.observed.Err != nil),
+		blocked:    blocked, instance: record, now: r.Clock.Now(),
+	})
+	if err := statusapply.Proxy(ctx, r.Client, r.manager, s.px, &next); err != nil {
+		return err
+	}
+	if after := provisionedReason(s.px); after != before && after != "" {
+		kind := corev1.EventTypeNormal
+		if warnings[after] {
+			kind = corev1.EventTypeWarning
+		}
+		message := meta.FindStatusCondition(s.px.Status.Conditions, v1alpha1.ConditionProvisioned).Message
+		r.Recorder.Eventf(s.px, nil, kind, after, string(a.Kind), "%s", message)
+	}
+	return nil
+}

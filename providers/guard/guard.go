@@ -1,0 +1,230 @@
+// Package guard puts around any Provider what none of them should do itself: a timeout for each call, a rate limit and a
+// circuit breaker for the class, metrics, spans, and the translation of stray errors into the taxonomy.
+//
+// The breaker and the limit belong to the class and not to the Proxy, so that five hundred Proxies behind a dead
+// provider make one call now and then instead of five hundred ladders of retries.
+package guard
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"time"
+
+	"github.com/go-logr/logr"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
+	"crawl.example.com/egress-proxies-operator/providers"
+)
+
+// Timeouts of the calls. That of Create is an upper bound: the controller ends it with the attempt's window.
+const (
+	DefaultCheckTimeout  = 15 * time.Second
+	DefaultCreateTimeout = 30 * time.Second
+	DefaultGetTimeout    = 15 * time.Second
+	DefaultDeleteTimeout = 30 * time.Second
+	DefaultListTimeout   = 90 * time.Second
+)
+
+// scope is the instrumentation scope of the spans.
+const scope = "crawl.example.com/egress-proxies-operator/providers/guard"
+
+// Options of a guard. Only Clock is required; zero fields mean the default.
+type Options struct {
+	// Type and Class name what is guarded, in metrics, spans and logs.
+	Type  v1alpha1.ProviderType
+	Class string
+	Clock clock.WithTicker
+	// Limits of the class; zero fields mean the default.
+	Limits providers.Limits
+	// Metrics may be nil.
+	Metrics *Metrics
+}
+
+// Wrap puts the guard around p. The result is as safe for concurrent use as p is.
+func Wrap(p providers.Provider, o Options) providers.Provider {
+	return &guard{
+		inner:   p,
+		options: o,
+		breaker: newBreaker(o.Clock),
+		limiter: newLimiter(o.Clock, o.Limits),
+	}
+}
+
+type guard struct {
+	inner   providers.Provider
+	options Options
+	breaker *breaker
+	limiter *limiter
+}
+
+// Check implements providers.Provider.
+func (g *guard) Check(ctx context.Context) error {
+	return g.call(ctx, "Check", DefaultCheckTimeout, "", g.inner.Check)
+}
+
+// ValidateSpec implements providers.Provider.
+func (g *guard) ValidateSpec(spec *v1alpha1.ProxySpec) error { return g.inner.ValidateSpec(spec) }
+
+// Create implements providers.Provider.
+func (g *guard) Create(ctx context.Context, req providers.CreateRequest) (receipt providers.Receipt, err error) {
+	err = g.call(ctx, "Create", DefaultCreateTimeout, req.Name, func(ctx context.Context) (err error) {
+		receipt, err = g.inner.Create(ctx, req)
+		return err
+	})
+	return receipt, err
+}
+
+// Get implements providers.Provider.
+func (g *guard) Get(ctx context.Context, ref providers.Ref) (instance providers.Instance, err error) {
+	err = g.call(ctx, "Get", DefaultGetTimeout, ref.Name, func(ctx context.Context) (err error) {
+		instance, err = g.inner.Get(ctx, ref)
+		return err
+	})
+	return instance, err
+}
+
+// Delete implements providers.Provider.
+func (g *guard) Delete(ctx context.Context, ref providers.Ref) error {
+	return g.call(ctx, "Delete", DefaultDeleteTimeout, ref.Name, func(ctx context.Context) error {
+		return g.inner.Delete(ctx, ref)
+	})
+}
+
+// List implements providers.Provider.
+func (g *guard) List(ctx context.Context) (instances []providers.Instance, err error) {
+	err = g.call(ctx, "List", DefaultListTimeout, "", func(ctx context.Context) (err error) {
+		instances, err = g.inner.List(ctx)
+		return err
+	})
+	if err != nil {
+		// A partial list must not look like a whole one.
+		return nil, err
+	}
+	return instances, nil
+}
+
+// Place implements providers.Provider.
+func (g *guard) Place(spec *v1alpha1.ProxySpec, tried []string) (string, error) {
+	return g.inner.Place(spec, tried)
+}
+
+// Close implements providers.Provider.
+func (g *guard) Close() error {
+	g.options.Metrics.forget(g.options)
+	return g.inner.Close()
+}
+
+// call makes one call with everything around it. instance is the name it is about, for the span; "" for none.
+func (g *guard) call(ctx context.Context, method string, timeout time.Duration, instance string, do func(context.Context) error) error {
+	attributes := []attribute.KeyValue{
+		attribute.String("provider.type", string(g.options.Type)), attribute.String("provider.class", g.options.Class),
+	}
+	if instance != "" {
+		attributes = append(attributes, attribute.String("provider.instance", instance))
+	}
+	ctx, span := otel.Tracer(scope).Start(ctx, "provider "+method, trace.WithAttributes(attributes...), trace.WithSpanKind(trace.SpanKindClient))
+	defer span.End()
+
+	if err := g.admit(ctx, method); err != nil {
+		g.options.Metrics.rejected(g.options, method, err)
+		span.SetStatus(codes.Error, err.Error())
+		return err
+	}
+	start := g.options.Clock.Now()
+	bounded, cancel := context.WithTimeout(ctx, timeout)
+	raw := do(bounded)
+	cancel()
+	err := normalise(raw, method)
+	reason := providers.ReasonOf(err)
+
+	switch {
+	case ctx.Err() != nil && reason == providers.Unavailable:
+		// The caller gave up, which says nothing about the provider.
+		g.breaker.forgive()
+	case reason == providers.Unavailable || reason == providers.Auth:
+		g.breaker.failure()
+	default:
+		g.breaker.success()
+	}
+	if reason == providers.RateLimited {
+		g.limiter.pause(providers.RetryAfterOf(err))
+	}
+	g.options.Metrics.called(g.options, method, reason, g.options.Clock.Since(start), g.breaker.isOpen())
+	if reason != "" {
+		span.SetAttributes(attribute.String("provider.reason", string(reason)))
+	}
+	if raw != nil && !expected(reason) {
+		span.RecordError(raw)
+		span.SetStatus(codes.Error, err.Error())
+		g.logger(ctx).Info("A call to the provider failed", "method", method, "instance", instance, "reason", reason, "error", rawText(raw))
+	}
+	return err
+}
+
+// admit is the breaker's and the limiter's say before a call.
+func (g *guard) admit(ctx context.Context, method string) error {
+	if wait, ok := g.breaker.allow(); !ok {
+		return &providers.Error{Reason: providers.Unavailable, Op: opOf(method), RetryAfter: wait, Err: providers.ErrBreakerOpen,
+			Message: "the provider failed repeatedly and is left alone for a while"}
+	}
+	wait, err := g.limiter.wait(ctx)
+	if err != nil {
+		// The place that the breaker gave was not used.
+		g.breaker.forgive()
+		return &providers.Error{Reason: providers.RateLimited, Op: opOf(method), RetryAfter: wait, Err: err,
+			Message: "the class has used up its rate of calls"}
+	}
+	return nil
+}
+
+func (g *guard) logger(ctx context.Context) logr.Logger {
+	return log.FromContext(ctx).WithValues("providerType", g.options.Type, "providerClass", g.options.Class)
+}
+
+// expected outcomes are steps of every life and no failures.
+func expected(reason providers.Reason) bool {
+	return reason == providers.NotFound || reason == providers.AlreadyExists
+}
+
+// normalise makes any error one of the taxonomy; what is not is Unavailable, a passed deadline included.
+func normalise(err error, method string) error {
+	if err == nil {
+		return nil
+	}
+	var known *providers.Error
+	if errors.As(err, &known) {
+		if known.Op != "" {
+			return known
+		}
+		named := *known
+		named.Op = opOf(method)
+		return &named
+	}
+	message := ""
+	if errors.Is(err, context.DeadlineExceeded) {
+		message = "the provider did not answer in time"
+	}
+	return providers.NewError(providers.Unavailable, opOf(method), message, err)
+}
+
+var operations = map[string]string{
+	"Check": "check the class", "Create": "create instance", "Get": "get instance", "Delete": "delete instance", "List": "list instances",
+}
+
+func opOf(method string) string { return cmp.Or(operations[method], method) }
+
+// rawText is the error with what it wraps: the taxonomy's own text leaves the cause out.
+func rawText(err error) string {
+	var known *providers.Error
+	if errors.As(err, &known) && known.Err != nil {
+		return known.Error() + ": " + known.Err.Error()
+	}
+	return err.Error()
+}
