@@ -237,14 +237,15 @@ func (r *Reconciler) create(ctx context.Context, mem *memory, pool *v1alpha1.Pro
 			mu.Lock()
 			defer mu.Unlock()
 			switch outcome {
-			case nameTaken:
+			case nameTaken, memberLeaving:
 				collisions++
 				mem.blocked[name] = r.Clock.Now().Add(blockedTimeout)
-				return nil
 			case memberMade:
 				created++
 			}
-			mem.noteCreated(px, r.Clock.Now())
+			if outcome != nameTaken {
+				mem.noteCreated(px, r.Clock.Now())
+			}
 			return nil
 		})
 		rest = rest[n:]
@@ -277,12 +278,15 @@ type outcome int
 
 const (
 	memberMade outcome = iota
+	// memberExists: a namesake is a living member of this pool.
 	memberExists
+	// memberLeaving: it is a member that is being deleted.
+	memberLeaving
+	// nameTaken: it is none of ours.
 	nameTaken
 )
 
-// createMember makes a member, and leaves it in px. A namesake that is a living member of this pool is that member; any
-// other has taken the name.
+// createMember makes a member and leaves it, or the member that has its name, in px.
 func (r *Reconciler) createMember(ctx context.Context, pool *v1alpha1.ProxyPool, px *v1alpha1.Proxy) (outcome, error) {
 	err := r.Client.Create(ctx, px)
 	if err == nil {
@@ -291,16 +295,22 @@ func (r *Reconciler) createMember(ctx context.Context, pool *v1alpha1.ProxyPool,
 	if !apierrors.IsAlreadyExists(err) {
 		return 0, fmt.Errorf("create member %s: %w", px.Name, err)
 	}
-	if err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(px), px); err != nil {
+	holder := &v1alpha1.Proxy{}
+	if err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(px), holder); err != nil {
 		if apierrors.IsNotFound(err) {
 			return nameTaken, nil
 		}
 		return 0, fmt.Errorf("get the holder of name %s: %w", px.Name, err)
 	}
-	if owner := metav1.GetControllerOfNoCopy(px); owner == nil || owner.UID != pool.UID || !px.DeletionTimestamp.IsZero() {
+	*px = *holder
+	switch owner := metav1.GetControllerOfNoCopy(px); {
+	case owner == nil || owner.UID != pool.UID:
 		return nameTaken, nil
+	case !px.DeletionTimestamp.IsZero():
+		return memberLeaving, nil
+	default:
+		return memberExists, nil
 	}
-	return memberExists, nil
 }
 
 // inBatches calls do for every item, at most size at a time, and joins the errors.

@@ -1,0 +1,307 @@
+package proxypool
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	"pgregory.net/rapid"
+
+	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
+)
+
+func progressing(plan Plan) metav1.Condition {
+	if c := meta.FindStatusCondition(plan.Status.Conditions, v1alpha1.ConditionProgressing); c != nil {
+		return *c
+	}
+	return metav1.Condition{}
+}
+
+// world is a pool with members that do what real ones do, only faster.
+type world struct {
+	pool    *v1alpha1.ProxyPool
+	members []*v1alpha1.Proxy
+	leases  map[types.UID]int
+	now     time.Time
+	made    int
+}
+
+func (w *world) plan() Plan {
+	return MakePlan(Input{
+		Pool: w.pool, Members: w.members, Now: w.now, Leases: func(uid types.UID) int { return w.leases[uid] },
+	})
+}
+
+// step does what the plan says. Deleted members stay as leaving ones until gone removes them.
+func (w *world) step() Plan {
+	plan := w.plan()
+	for _, d := range plan.Deletes {
+		d.Proxy.DeletionTimestamp = ptr.To(metav1.NewTime(w.now))
+	}
+	for _, name := range plan.Creates {
+		px := newProxy(w.pool, name, plan.Status.UpdateRevision)
+		w.made++
+		px.UID, px.CreationTimestamp = types.UID(name+"-"+time.Duration(w.made).String()), metav1.NewTime(w.now)
+		w.members = append(w.members, px)
+	}
+	w.pool.Status = plan.Status
+	w.now = w.now.Add(time.Second)
+	return plan
+}
+
+func (w *world) gone() {
+	w.members = slices.DeleteFunc(w.members, func(px *v1alpha1.Proxy) bool { return !px.DeletionTimestamp.IsZero() })
+}
+
+func (w *world) makeReady(px *v1alpha1.Proxy) {
+	ready(px)
+	meta.FindStatusCondition(px.Status.Conditions, v1alpha1.ConditionReady).LastTransitionTime = metav1.NewTime(w.now)
+}
+
+func (w *world) count(is func(*v1alpha1.Proxy) bool) int {
+	n := 0
+	for _, px := range w.members {
+		if is(px) {
+			n++
+		}
+	}
+	return n
+}
+
+func isAvailable(px *v1alpha1.Proxy) bool {
+	return px.DeletionTimestamp.IsZero() && meta.IsStatusConditionTrue(px.Status.Conditions, v1alpha1.ConditionReady)
+}
+
+func newWorld(replicas int32, leasesEach int) *world {
+	pool := newPool(replicas)
+	w := &world{pool: pool, members: members(pool, int(replicas), ready), leases: map[types.UID]int{}, now: start}
+	for _, px := range w.members {
+		w.leases[px.UID] = leasesEach
+	}
+	return w
+}
+
+func TestP5_RolloutUnderLeasesCompletes(t *testing.T) {
+	w := newWorld(8, 1)
+	w.pool.Spec.Template.Spec.Port = 8080
+	w.pool.Generation++
+	for range 40 {
+		w.step()
+		if got := w.count(isAvailable); got < 6 {
+			t.Fatalf("%d proxies available during the rollout, want at least 6", got)
+		}
+		if got := len(w.members); got > 8+2+2 {
+			t.Fatalf("%d proxies exist, want at most 12", got)
+		}
+		w.gone()
+		for _, px := range w.members {
+			if !isAvailable(px) {
+				w.makeReady(px)
+				w.leases[px.UID] = 1
+				break
+			}
+		}
+	}
+	plan := w.step()
+	if plan.Status.Updated != 8 || plan.Status.Replicas != 8 || plan.Status.CurrentRevision != plan.Status.UpdateRevision {
+		t.Errorf("the rollout did not complete: %+v", plan.Status)
+	}
+	if c := progressing(plan); c.Reason != v1alpha1.ReasonComplete {
+		t.Errorf("Progressing is %+v, want Complete", c)
+	}
+}
+
+func TestA42_P6_BrokenTemplateStopsAtTheBudgetAndRollsBack(t *testing.T) {
+	w := newWorld(8, 0)
+	good := w.pool.Spec.Template.Spec.DeepCopy()
+	w.pool.Spec.Template.Spec.Port = 8080
+	w.pool.Generation++
+	for range 30 {
+		w.step()
+		w.gone()
+	}
+	if got := w.count(isAvailable); got != 6 {
+		t.Errorf("%d old proxies are left available, want 6", got)
+	}
+	w.now = w.now.Add(DefaultProgressDeadline)
+	if c := progressing(w.step()); c.Status != metav1.ConditionFalse || c.Reason != v1alpha1.ReasonProgressDeadline {
+		t.Errorf("Progressing is %+v, want ProgressDeadlineExceeded", c)
+	}
+
+	w.pool.Spec.Template.Spec = *good
+	w.pool.Generation++
+	for range 10 {
+		w.step()
+		w.gone()
+		for _, px := range w.members {
+			if px.Spec.Port == 3128 && !isAvailable(px) {
+				w.makeReady(px)
+			}
+		}
+	}
+	plan := w.step()
+	if plan.Status.Updated != 8 || plan.Status.Replicas != 8 || plan.Status.Available != 8 {
+		t.Errorf("after the rollback: %+v", plan.Status)
+	}
+	if w.made > 4+2 {
+		t.Errorf("rolling forth and back made %d proxies", w.made)
+	}
+}
+
+func TestOnReleaseWaitsForTheLease(t *testing.T) {
+	w := newWorld(2, 1)
+	w.pool.Spec.Strategy = &v1alpha1.PoolStrategy{
+		Type: v1alpha1.StrategyOnRelease, MaxSurge: ptr.To(intstr.FromInt32(0)), MaxUnavailable: ptr.To(intstr.FromInt32(1)),
+	}
+	w.pool.Spec.Template.Spec.Port = 8080
+	if plan := w.step(); plan.acts() {
+		t.Fatalf("leased proxies are touched: %+v", plan.Deletes)
+	}
+	w.leases[w.members[1].UID] = 0
+	if got := deletedNames(w.step()); len(got) != 1 || got[0] != w.members[1].Name {
+		t.Errorf("deletes %v, want the released one", got)
+	}
+}
+
+func TestPausedPoolScalesAndDoesNotRoll(t *testing.T) {
+	w := newWorld(3, 0)
+	w.pool.Spec.Paused = ptr.To(true)
+	w.pool.Spec.Template.Spec.Port = 8080
+	plan := w.step()
+	if plan.acts() {
+		t.Errorf("a paused pool rolls: %v %v", plan.Creates, deletedNames(plan))
+	}
+	if c := progressing(plan); c.Reason != v1alpha1.ReasonPaused {
+		t.Errorf("Progressing is %+v, want Paused", c)
+	}
+	w.pool.Spec.Replicas = ptr.To(int32(5))
+	if plan := w.step(); len(plan.Creates) != 2 {
+		t.Errorf("a paused pool makes %d of 2", len(plan.Creates))
+	}
+}
+
+func TestP8_OutOfDateMembersShareTheBudget(t *testing.T) {
+	w := newWorld(20, 0)
+	for _, px := range w.members {
+		condition(v1alpha1.ConditionUpToDate, metav1.ConditionFalse)(px)
+	}
+	for range 60 {
+		w.step()
+		if got := w.count(isAvailable); got < 15 {
+			t.Fatalf("%d available, want at least 15", got)
+		}
+		w.gone()
+		for _, px := range w.members {
+			if !isAvailable(px) {
+				w.makeReady(px)
+			}
+		}
+	}
+	if plan := w.step(); plan.Status.Updated != 20 || plan.acts() {
+		t.Errorf("not all were replaced: %+v", plan.Status)
+	}
+}
+
+func TestRolloutAfterTimeReplacesWhatIsOlder(t *testing.T) {
+	w := newWorld(2, 0)
+	w.pool.Spec.Rollout = &v1alpha1.PoolRollout{AfterTime: ptr.To(metav1.NewTime(start.Add(time.Hour)))}
+	if plan := w.plan(); plan.acts() {
+		t.Error("a time in the future replaces something")
+	}
+	w.pool.Spec.Rollout.AfterTime = ptr.To(metav1.NewTime(start))
+	for range 10 {
+		w.step()
+		w.gone()
+		for _, px := range w.members {
+			if !isAvailable(px) {
+				w.makeReady(px)
+			}
+		}
+	}
+	if plan := w.plan(); w.made != 2 || plan.acts() {
+		t.Errorf("made %d proxies, want 2, and then nothing", w.made)
+	}
+}
+
+func TestMinReadySeconds(t *testing.T) {
+	pool := newPool(1)
+	pool.Spec.MinReadySeconds = ptr.To(int32(90))
+	list := members(pool, 1, ready) // for a minute
+	plan := MakePlan(Input{Pool: pool, Members: list, Now: start})
+	if plan.Status.Ready != 1 || plan.Status.Available != 0 || plan.Recheck != 30*time.Second {
+		t.Errorf("ready %d, available %d, recheck in %s; want 1, 0, 30s", plan.Status.Ready, plan.Status.Available, plan.Recheck)
+	}
+	plan = MakePlan(Input{Pool: pool, Members: list, Now: start.Add(30 * time.Second)})
+	if plan.Status.Available != 1 {
+		t.Errorf("available %d after 90 s, want 1", plan.Status.Available)
+	}
+}
+
+// Whatever happens in whatever order: never more proxies than replicas, surge and leaving ones allow, never fewer available
+// than the budget says because of the pool, and in the end what was asked for.
+func TestPlanHoldsItsBudget(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWorld(int32(rapid.IntRange(0, 12).Draw(t, "replicas")), 0)
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			switch rapid.IntRange(0, 6).Draw(t, "event") {
+			case 0:
+				w.pool.Spec.Replicas = ptr.To(int32(rapid.IntRange(0, 12).Draw(t, "scale")))
+				w.pool.Generation++
+			case 1:
+				w.pool.Spec.Template.Spec.Port = int32(rapid.IntRange(3128, 3130).Draw(t, "port"))
+				w.pool.Generation++
+			case 2:
+				w.gone()
+			case 3, 4:
+				for _, px := range w.members {
+					if !isAvailable(px) && rapid.Bool().Draw(t, "becomes ready") {
+						w.makeReady(px)
+					}
+				}
+			case 5:
+				for _, px := range w.members {
+					if rapid.IntRange(0, 9).Draw(t, "falls") == 0 {
+						unhealthy(px)
+					}
+					w.leases[px.UID] = rapid.IntRange(0, 2).Draw(t, "leases")
+				}
+			}
+			checkStep(t, w)
+		}
+		for range 60 {
+			checkStep(t, w)
+			w.gone()
+			for _, px := range w.members {
+				if !isAvailable(px) {
+					w.makeReady(px)
+				}
+			}
+		}
+		if plan := w.plan(); plan.acts() || plan.Status.Updated != *w.pool.Spec.Replicas || plan.Status.Replicas != *w.pool.Spec.Replicas {
+			t.Fatalf("no rest: %v, deletes %v, %+v", plan.Creates, deletedNames(plan), plan.Status)
+		}
+	})
+}
+
+func checkStep(t *rapid.T, w *world) {
+	p := newPlanner(Input{Pool: w.pool, Now: w.now})
+	availableBefore, existed := w.count(isAvailable), len(w.members)
+	plan := w.step()
+	if limit := p.limit(); len(w.members) > max(limit, existed) {
+		t.Fatalf("%d proxies exist, the limit is %d", len(w.members), limit)
+	}
+	least := p.replicas - p.unavailable
+	for _, d := range plan.Deletes {
+		if d.Reason == reasonRollout && w.count(isAvailable) < min(least, availableBefore) {
+			t.Fatalf("the rollout left %d available of %d, want at least %d", w.count(isAvailable), availableBefore, least)
+		}
+	}
+	if got := w.count(func(px *v1alpha1.Proxy) bool { return px.DeletionTimestamp.IsZero() }); got < p.replicas && len(plan.Deletes) > 0 && plan.Deletes[0].Reason == reasonScaleDown {
+		t.Fatalf("scaling down left %d of %d", got, p.replicas)
+	}
+}
