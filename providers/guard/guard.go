@@ -228,3 +228,11 @@ func rawText(err error) string {
 	}
 	return err.Error()
 }
+
+// ForSet is the wrap function of a providers.Set: a guard for each class, with the limits of the factory.
+func ForSet(factory providers.Factory, c clock.WithTicker, m *Metrics) func(*v1alpha1.ProviderClass, providers.Provider) providers.Provider {
+	limits := providers.LimitsOf(factory)
+	return func(class *v1alpha1.ProviderClass, p providers.Provider) providers.Provider {
+		return Wrap(p, Options{Type: factory.Type(), Class: class.Name, Clock: c, Limits: limits, Metrics: m})
+	}
+}

@@ -189,6 +189,13 @@ const (
 	ReasonBreakerOpen   = "BreakerOpen"
 	ReasonNotChecked    = "NotChecked"
 
+	// GarbageCollection
+	ReasonClean          = "Clean"
+	ReasonOrphansFound   = "OrphansFound"
+	ReasonTooManyOrphans = "TooManyOrphans"
+	ReasonListFailed     = "ListFailed"
+	ReasonDisabled       = "Disabled"
+
 	// ProxyPool
 	ReasonScaling             = "Scaling"
 	ReasonReplicasReady       = "ReplicasReady"
