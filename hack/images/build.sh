@@ -49,7 +49,7 @@ inputs() {
 	operator)
 		go version
 		commit
-		(cd "$REPO" && find "${OPERATOR_SOURCES[@]}" -type f ! -name '*_test.go' 2>/dev/null | LC_ALL=C sort | xargs -d '\n' sha256sum)
+		(cd "$REPO" && find "${OPERATOR_SOURCES[@]}" -type f ! -name '*_test.go' | LC_ALL=C sort | xargs -d '\n' sha256sum)
 		;;
 	esac
 }
@@ -94,7 +94,7 @@ with_buildah() {
 	for path in /var/lib/containers /etc/cni; do
 		[ -e "$path" ] || foreign+=("$path")
 	done
-	work=$(mktemp -d "$CACHE/buildah.XXXXXX")
+	work=$(mktemp -d "$CACHE/buildah.$$.XXXXXX")
 	storage=(--root "$work/root" --runroot "$work/run" --storage-driver vfs)
 	if [ "$name" = operator ]; then
 		toolchain "$work" "${storage[@]}"
@@ -108,7 +108,7 @@ with_buildah() {
 		buildah push "${storage[@]}" --quiet "$(tag "$name")" "docker-archive:$archive:$(tag "$name")" >>"$work/log" 2>&1 || failed=yes
 	[ -z "$failed" ] || tail -n 30 "$work/log" >&2
 	rm -rf "$work" "${foreign[@]}"
-	[ -z "$failed" ]
+	[ -z "$failed" ] || die "the image $(tag "$name") could not be built"
 }
 
 # go_env NAME: asked in the repository, because its go.mod may call for another toolchain than the machine's.
@@ -141,9 +141,10 @@ static_busybox() {
 	local program=$CACHE/busybox/busybox dir
 	if [ ! -x "$program" ]; then
 		dir=$(mktemp -d)
-		(cd "$dir" && { apt-get download -q busybox-static || { apt-get update -q && apt-get download -q busybox-static; }; } && dpkg-deb -x ./*.deb .) >&2
+		(cd "$dir" && { apt-get download -qq busybox-static || { apt-get update -qq && apt-get download -qq busybox-static; }; } 2>/dev/null &&
+			dpkg-deb -x ./*.deb .) >&2
 		mkdir -p "$(dirname "$program")"
-		mv "$(find "$dir" -type f -name busybox)" "$program"
+		mv "$dir"/bin/busybox "$program" 2>/dev/null || mv "$dir"/usr/bin/busybox "$program" # before or after the /usr merge
 		rm -rf "$dir"
 	fi
 	echo "$program"
@@ -171,7 +172,7 @@ build() {
 		mkdir -p "$CACHE/images"
 		dir=$(mktemp -d "$CACHE/context.XXXXXX")
 		# shellcheck disable=SC2064
-		trap "rm -rf '$dir' '$archive.$$'" EXIT
+		trap "rm -rf '$dir' '$archive.$$' '$CACHE'/buildah.$$.*" EXIT
 		[ "$builder$name" = with_dockersquid ] || context "$name" "$dir"
 		"$builder" "$name" "$dir" "$archive.$$"
 		mv "$archive.$$" "$archive"

@@ -4,7 +4,7 @@
 
 # A command that fails where nobody expected it should at least say where.
 set -E
-trap 'echo "error: ${BASH_SOURCE[0]##*/} line $LINENO: $BASH_COMMAND" >&2' ERR
+trap '[ "$BASH_SUBSHELL" -gt 0 ] || echo "error: ${BASH_SOURCE[0]##*/} line $LINENO: $BASH_COMMAND" >&2' ERR
 
 HACK=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 REPO=$(dirname "$HACK")
