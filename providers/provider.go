@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
@@ -63,8 +64,15 @@ type Runtime struct {
 	// ClusterID marks every instance; by default the UID of the kube-system namespace.
 	ClusterID string
 	Clock     clock.WithTicker
-	// Client reads and writes the cluster; only the kubernetes provider gets one.
+	// Client reads and writes the cluster; only the kubernetes provider gets one, and the two that follow.
 	Client client.Client
+	// Reader reads from the API server itself: a cache that has not seen a new object yet would call it gone. Client is
+	// used when it is nil.
+	Reader client.Reader
+	// Informers tell of changes; nil leaves Providers without events.
+	Informers cache.Informers
+	// Namespaces that the operator watches; empty means all.
+	Namespaces []string
 	Logger logr.Logger
 	// CacheDir may hold what can be fetched again.
 	CacheDir string

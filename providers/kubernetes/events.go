@@ -40,7 +40,7 @@ func (w watch) stop() {
 // Events implements providers.Eventer. The first call starts the watch.
 func (p *Provider) Events() <-chan event.TypedGenericEvent[providers.Owner] {
 	p.watch.start.Do(func() {
-		if p.factory.Informers == nil {
+		if p.rt.Informers == nil {
 			return
 		}
 		go p.watch.forward()
@@ -53,7 +53,7 @@ func (p *Provider) Events() <-chan event.TypedGenericEvent[providers.Owner] {
 func (p *Provider) subscribe() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	informer, err := p.factory.Informers.GetInformer(ctx, &corev1.Pod{}, cache.BlockUntilSynced(false))
+	informer, err := p.rt.Informers.GetInformer(ctx, &corev1.Pod{}, cache.BlockUntilSynced(false))
 	if err != nil {
 		p.rt.Logger.Error(err, "Pods are polled only, since they cannot be watched", "class", p.class)
 		return

@@ -12,23 +12,17 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
 	"crawl.example.com/egress-proxies-operator/providers"
 )
 
-// Factory opens classes of type kubernetes. Its fields must be set before the first Open.
-type Factory struct {
-	// Reader reads from the API server itself: a cache that has not seen a new pod yet would call it gone.
-	Reader client.Reader
-	// Informers tell of changes of pods; their cache must have the pods with the label crawl.example.com/proxy-uid. Nil
-	// leaves Providers without events.
-	Informers cache.Informers
-	// Namespaces that the operator watches; empty means all.
-	Namespaces []string
-}
+// Factory opens classes of type kubernetes.
+type Factory struct{}
+
+// NewFactory makes a Factory. Runtime.Client is required; Runtime.Informers must have the pods with the label
+// crawl.example.com/proxy-uid.
+func NewFactory() *Factory { return &Factory{} }
 
 var (
 	_ providers.Factory = &Factory{}
@@ -62,8 +56,11 @@ func (f *Factory) Validate(class *v1alpha1.ProviderClass) field.ErrorList {
 
 // Open implements providers.Factory.
 func (f *Factory) Open(_ context.Context, class *v1alpha1.ProviderClass, rt providers.Runtime) (providers.Provider, error) {
-	if f.Reader == nil || rt.Client == nil {
-		return nil, errors.New("open kubernetes provider: it needs a reader and a client")
+	if rt.Client == nil {
+		return nil, errors.New("open kubernetes provider: it needs a client of the cluster")
+	}
+	if rt.Reader == nil {
+		rt.Reader = rt.Client
 	}
 	if wrong := validation.IsValidLabelValue(rt.ClusterID); rt.ClusterID == "" || len(wrong) > 0 {
 		return nil, fmt.Errorf("open kubernetes provider: the cluster id %q is no label value", rt.ClusterID)
@@ -72,7 +69,7 @@ func (f *Factory) Open(_ context.Context, class *v1alpha1.ProviderClass, rt prov
 	if len(problems) > 0 {
 		return nil, fmt.Errorf("open kubernetes provider: %w", problems.ToAggregate())
 	}
-	return newProvider(f, rt, s), nil
+	return newProvider(rt, s), nil
 }
 
 // read takes a class's settings in, with their defaults.

@@ -80,14 +80,13 @@ func allowReviews(ctx context.Context, c client.WithWatch, object client.Object,
 
 func (f *fakeCluster) open(t *testing.T, class *v1alpha1.ProviderClass) providers.Provider {
 	t.Helper()
-	return open(t, &Factory{Reader: f}, f, class)
+	return open(t, providers.Runtime{Client: f}, class)
 }
 
-func open(t *testing.T, factory *Factory, c client.Client, class *v1alpha1.ProviderClass) providers.Provider {
+func open(t *testing.T, rt providers.Runtime, class *v1alpha1.ProviderClass) providers.Provider {
 	t.Helper()
-	provider, err := factory.Open(t.Context(), class, providers.Runtime{
-		ClusterID: testCluster, Client: c, Clock: clocktesting.NewFakeClock(metav1.Now().Time),
-	})
+	rt.ClusterID, rt.Clock = testCluster, clocktesting.NewFakeClock(metav1.Now().Time)
+	provider, err := NewFactory().Open(t.Context(), class, rt)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,8 +26,7 @@ const (
 
 // Provider is one class of type kubernetes.
 type Provider struct {
-	factory *Factory
-	rt      providers.Runtime
+	rt providers.Runtime
 	settings
 
 	pageSize int64
@@ -40,14 +39,14 @@ var (
 	_ providers.Eventer  = &Provider{}
 )
 
-func newProvider(f *Factory, rt providers.Runtime, s settings) *Provider {
-	return &Provider{factory: f, rt: rt, settings: s, pageSize: listPage, watch: newWatch()}
+func newProvider(rt providers.Runtime, s settings) *Provider {
+	return &Provider{rt: rt, settings: s, pageSize: listPage, watch: newWatch()}
 }
 
 // Check implements providers.Provider: pods can be listed, and the operator may make and delete them.
 func (p *Provider) Check(ctx context.Context) error {
 	for _, namespace := range p.namespaces() {
-		if err := p.factory.Reader.List(ctx, &corev1.PodList{}, client.InNamespace(namespace), p.selector(), client.Limit(1)); err != nil {
+		if err := p.rt.Reader.List(ctx, &corev1.PodList{}, client.InNamespace(namespace), p.selector(), client.Limit(1)); err != nil {
 			return classify("list pods", err)
 		}
 		for _, verb := range []string{"create", "delete"} {
@@ -110,7 +109,7 @@ func (p *Provider) Create(ctx context.Context, req providers.CreateRequest) (pro
 		return providers.Receipt{}, createError(err)
 	}
 	have := &corev1.Pod{}
-	if err := p.factory.Reader.Get(ctx, client.ObjectKey{Namespace: req.Owner.Namespace, Name: req.Name}, have); err != nil {
+	if err := p.rt.Reader.Get(ctx, client.ObjectKey{Namespace: req.Owner.Namespace, Name: req.Name}, have); err != nil {
 		// Even if it is gone by now: the caller looks again, and it must not take NotFound for an answer to Create.
 		return providers.Receipt{}, providers.NewError(providers.AlreadyExists, "create pod", "", err)
 	}
@@ -148,7 +147,7 @@ func (p *Provider) writePassword(ctx context.Context, req providers.CreateReques
 		return createError(err)
 	}
 	have := &corev1.Secret{}
-	if err := p.factory.Reader.Get(ctx, client.ObjectKeyFromObject(secret), have); err != nil {
+	if err := p.rt.Reader.Get(ctx, client.ObjectKeyFromObject(secret), have); err != nil {
 		return providers.NewError(providers.Unavailable, op, "", err)
 	}
 	if !sameOwner(have, req.Owner) {
@@ -179,7 +178,7 @@ func (p *Provider) read(ctx context.Context, ref providers.Ref) (*corev1.Pod, er
 		return nil, err
 	}
 	pod := &corev1.Pod{}
-	if err := p.factory.Reader.Get(ctx, key, pod); err != nil {
+	if err := p.rt.Reader.Get(ctx, key, pod); err != nil {
 		return nil, classify("get pod", err)
 	}
 	return pod, nil
@@ -213,7 +212,7 @@ func (p *Provider) List(ctx context.Context) ([]providers.Instance, error) {
 	for _, namespace := range p.namespaces() {
 		for next := ""; ; {
 			page := &corev1.PodList{}
-			if err := p.factory.Reader.List(ctx, page, client.InNamespace(namespace), p.selector(), client.Limit(p.pageSize), client.Continue(next)); err != nil {
+			if err := p.rt.Reader.List(ctx, page, client.InNamespace(namespace), p.selector(), client.Limit(p.pageSize), client.Continue(next)); err != nil {
 				return nil, classify("list pods", err)
 			}
 			for i := range page.Items {
@@ -234,10 +233,10 @@ func (p *Provider) Close() error {
 }
 
 func (p *Provider) namespaces() []string {
-	if len(p.factory.Namespaces) == 0 {
+	if len(p.rt.Namespaces) == 0 {
 		return []string{metav1.NamespaceAll}
 	}
-	return p.factory.Namespaces
+	return p.rt.Namespaces
 }
 
 // selector selects the pods of this cluster's mark and this class.

@@ -60,7 +60,7 @@ func TestValidateClass(t *testing.T) {
 		}, "spec.exposure.connectPorts[1]"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			problems := (&Factory{}).Validate(newClass(test.change))
+			problems := NewFactory().Validate(newClass(test.change))
 			fields := slices.Collect(func(yield func(string) bool) {
 				for _, problem := range problems {
 					if !yield(problem.Field) {
@@ -78,20 +78,18 @@ func TestValidateClass(t *testing.T) {
 func TestOpenRefuses(t *testing.T) {
 	f := newFakeCluster(interceptor.Funcs{})
 	for name, test := range map[string]struct {
-		factory *Factory
 		runtime providers.Runtime
 		class   *v1alpha1.ProviderClass
 	}{
-		"no reader":     {&Factory{}, providers.Runtime{ClusterID: testCluster, Client: f}, newClass(nil)},
-		"no client":     {&Factory{Reader: f}, providers.Runtime{ClusterID: testCluster}, newClass(nil)},
-		"no cluster id": {&Factory{Reader: f}, providers.Runtime{Client: f}, newClass(nil)},
-		"no label":      {&Factory{Reader: f}, providers.Runtime{ClusterID: "a b", Client: f}, newClass(nil)},
-		"invalid class": {&Factory{Reader: f}, providers.Runtime{ClusterID: testCluster, Client: f}, newClass(func(s *v1alpha1.ProviderClassSpec) {
+		"no client":     {providers.Runtime{ClusterID: testCluster}, newClass(nil)},
+		"no cluster id": {providers.Runtime{Client: f}, newClass(nil)},
+		"no label":      {providers.Runtime{ClusterID: "a b", Client: f}, newClass(nil)},
+		"invalid class": {providers.Runtime{ClusterID: testCluster, Client: f}, newClass(func(s *v1alpha1.ProviderClassSpec) {
 			s.Exposure = &v1alpha1.Exposure{AllowedSourceRanges: []string{"x"}}
 		})},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if _, err := test.factory.Open(t.Context(), test.class, test.runtime); err == nil {
+			if _, err := NewFactory().Open(t.Context(), test.class, test.runtime); err == nil {
 				t.Error("no error")
 			}
 		})
