@@ -73,7 +73,7 @@ type Runtime struct {
 	Informers cache.Informers
 	// Namespaces that the operator watches; empty means all.
 	Namespaces []string
-	Logger logr.Logger
+	Logger     logr.Logger
 	// CacheDir may hold what can be fetched again.
 	CacheDir string
 }
