@@ -119,7 +119,13 @@ func (e *Engine) Start(ctx context.Context) error {
 }
 
 // Changes names the proxies whose verdict changed, at most WakesPerSecond of them and new Unhealthy ones first. A
-// proxy that changes again before it is taken is named once. Use it with source.TypedChannel.
+// proxy that changes again before it is taken is named once. A controller takes it as a source:
+//
+//	builder.WatchesRawSource(source.TypedChannel(engine.Changes(), handler.TypedFuncs[types.NamespacedName, reconcile.Request]{
+//		GenericFunc: func(_ context.Context, ev event.TypedGenericEvent[types.NamespacedName], q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+//			q.Add(reconcile.Request{NamespacedName: ev.Object})
+//		},
+//	}))
 func (e *Engine) Changes() <-chan event.TypedGenericEvent[types.NamespacedName] { return e.wakes.out }
 
 // Collector returns the engine's metrics for registration.

@@ -183,7 +183,7 @@ func connectOutcome(r probe.Result) Outcome {
 		}
 	default:
 		return Outcome{
-			Class: Failure, Reason: ReasonConnectClosed,
+			Class: Failure, Reason: ReasonConnectClosed, AboutTarget: true, // some proxies say "unreachable" this way
 			Message: "The proxy closes the connection instead of answering CONNECT.",
 		}
 	}

@@ -62,7 +62,7 @@ func TestDialFailures(t *testing.T) {
 		{probe.StageConnect, errno(syscall.EPERM), classify.ReasonConnectClosed, false},
 	} {
 		o := classify.Classify(probe.Result{Stage: tc.stage, Err: tc.err}, classify.Expect{})
-		if o.Class != classify.Failure || o.Reason != tc.reason || o.Timeout != tc.timeout || o.AboutTarget {
+		if o.Class != classify.Failure || o.Reason != tc.reason || o.Timeout != tc.timeout || o.AboutTarget != (tc.stage == probe.StageConnect) {
 			t.Errorf("%v: got %+v", tc.err, o)
 		}
 	}
