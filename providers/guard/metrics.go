@@ -19,7 +19,8 @@ type Metrics struct {
 // callBuckets reach from an answer of a local API to the longest timeout, in seconds.
 var callBuckets = []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 90}
 
-// NewMetrics registers the metrics, or finds those that were registered before: several managers may share a process.
+// NewMetrics registers the metrics, or finds those that were registered before: several managers may share a process. A nil
+// registerer registers nothing.
 func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -47,7 +48,7 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 }
 
 func register[C prometheus.Collector](registerer prometheus.Registerer, c C, before error) (C, error) {
-	if before != nil {
+	if before != nil || registerer == nil {
 		return c, before
 	}
 	err := registerer.Register(c)

@@ -1,0 +1,79 @@
+package fake_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
+	"crawl.example.com/egress-proxies-operator/providers"
+	"crawl.example.com/egress-proxies-operator/providers/fake"
+	"crawl.example.com/egress-proxies-operator/providers/guard"
+	"crawl.example.com/egress-proxies-operator/providers/providertest"
+)
+
+func newClass(name string) *v1alpha1.ProviderClass {
+	return &v1alpha1.ProviderClass{
+		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name), Generation: 1},
+		Spec:       v1alpha1.ProviderClassSpec{Type: v1alpha1.ProviderKubernetes},
+	}
+}
+
+func TestConformance(t *testing.T) {
+	for name, b := range map[string]fake.Behaviour{
+		"at once":        {},
+		"late":           {Visible: 5 * time.Second, Start: 20 * time.Second, Stop: 10 * time.Second},
+		"in three zones": {Start: 5 * time.Second, Stop: 5 * time.Second, Zones: []string{"a", "b", "c"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			providertest.Run(t, func(*testing.T) providertest.Harness {
+				clock := clocktesting.NewFakeClock(time.Unix(1e9, 0))
+				return providertest.Harness{
+					Factory: &fake.Factory{Cloud: fake.NewCloud(clock, b)},
+					Runtime: providers.Runtime{ClusterID: "cluster", Clock: clock},
+					Class:   newClass,
+					Spec:    func() v1alpha1.ProxySpec { return v1alpha1.ProxySpec{} },
+					Invalid: map[string]v1alpha1.ProxySpec{
+						"spec.placement.image": {ProxyTemplateSpec: v1alpha1.ProxyTemplateSpec{Placement: &v1alpha1.Placement{Image: fake.InvalidImage}}},
+					},
+					UserData: []byte("#cloud-config"),
+					Tick:     func() { clock.Step(time.Second) },
+					Patience: 60,
+				}
+			})
+		})
+	}
+}
+
+// The guard must not change what a provider means.
+func TestConformance_Guarded(t *testing.T) {
+	providertest.Run(t, func(*testing.T) providertest.Harness {
+		clock := clocktesting.NewFakeClock(time.Unix(1e9, 0))
+		inner := &fake.Factory{Cloud: fake.NewCloud(clock, fake.Behaviour{Start: 5 * time.Second, Stop: 5 * time.Second})}
+		return providertest.Harness{
+			Factory:  guarded{inner, guard.ForSet(inner, clock, nil)},
+			Runtime:  providers.Runtime{ClusterID: "cluster", Clock: clock},
+			Class:    newClass,
+			Spec:     func() v1alpha1.ProxySpec { return v1alpha1.ProxySpec{} },
+			Tick:     func() { clock.Step(time.Second) },
+			Patience: 60,
+		}
+	})
+}
+
+type guarded struct {
+	*fake.Factory
+	wrap func(*v1alpha1.ProviderClass, providers.Provider) providers.Provider
+}
+
+func (g guarded) Open(ctx context.Context, class *v1alpha1.ProviderClass, rt providers.Runtime) (providers.Provider, error) {
+	p, err := g.Factory.Open(ctx, class, rt)
+	if err != nil {
+		return nil, err
+	}
+	return g.wrap(class, p), nil
+}
