@@ -21,13 +21,13 @@ const RestartGrace = 60 * time.Second
 // AtStart is the deadline of a lease that is found at the start of a leader. A renewal that was asked for while nobody
 // listened counts as of now. A stored end is honoured, but never beyond one TTL from now (it may be by a clock that was
 // wrong) and never before the grace has passed.
-func AtStart(l *v1alpha1.ProxyLease, now time.Time) time.Time {
+func AtStart(l *v1alpha1.ProxyLease, now time.Time, grace time.Duration) time.Time {
 	ttl := record.TTL(l)
 	if record.RenewalPending(l) {
 		return now.Add(ttl)
 	}
 	at := record.Expiry(l)
-	if earliest := now.Add(min(ttl, RestartGrace)); at.Before(earliest) {
+	if earliest := now.Add(min(ttl, grace)); at.Before(earliest) {
 		at = earliest
 	}
 	if latest := now.Add(ttl); at.After(latest) {
@@ -39,8 +39,11 @@ func AtStart(l *v1alpha1.ProxyLease, now time.Time) time.Time {
 // Worth tells whether a renewal is worth a write: while more than half of the TTL is left by what is stored, the stored
 // end is simply repeated to the holder.
 func Worth(stored time.Time, ttl time.Duration, now time.Time) bool {
-	return stored.Sub(now) <= ttl/2
+	return !WorthAt(stored, ttl).After(now)
 }
+
+// WorthAt is from when on a renewal is worth a write.
+func WorthAt(stored time.Time, ttl time.Duration) time.Time { return stored.Add(-ttl / 2) }
 
 // What says what a deadline is for.
 type What int
@@ -58,8 +61,35 @@ type Deadline struct {
 	UID   types.UID
 	What  What
 	At    time.Time
+	// Renew and Stored are the lease's spec.renewTime and its stored end when the deadline was set: that one of them
+	// changes is a renewal.
+	Renew, Stored time.Time
 
 	index int
+}
+
+// Of is the deadline of a bound lease that is known by d so far; ok is false when it is not known yet. A change of
+// spec.renewTime gives it another TTL from now; a stored end that moved was promised to the holder by whoever wrote it.
+func Of(l *v1alpha1.ProxyLease, d Deadline, ok bool, now time.Time) Deadline {
+	ttl := record.TTL(l)
+	next := Deadline{
+		Lease: types.NamespacedName{Namespace: l.Namespace, Name: l.Name}, UID: l.UID, What: TTL,
+		At: d.At, Stored: record.Expiry(l),
+	}
+	if l.Spec.RenewTime != nil {
+		next.Renew = l.Spec.RenewTime.Time
+	}
+	latest := now.Add(ttl)
+	switch known := ok && d.What == TTL; {
+	case known && !next.Renew.Equal(d.Renew), !known && record.RenewalPending(l):
+		next.At = latest
+	case !known, next.Stored.After(d.Stored):
+		next.At = next.Stored
+	}
+	if next.At.After(latest) {
+		next.At = latest
+	}
+	return next
 }
 
 // Deadlines is a set of deadlines, one per lease. It is safe for concurrent use.
@@ -73,16 +103,17 @@ type Deadlines struct {
 func New() *Deadlines { return &Deadlines{byUID: map[types.UID]*Deadline{}} }
 
 // Set sets the deadline of a lease and replaces the one it had. earliest tells whether it is now the next one of all.
-func (d *Deadlines) Set(lease types.NamespacedName, uid types.UID, what What, at time.Time) (earliest bool) {
+func (d *Deadlines) Set(deadline Deadline) (earliest bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	entry, ok := d.byUID[uid]
+	entry, ok := d.byUID[deadline.UID]
 	if !ok {
-		entry = &Deadline{Lease: lease, UID: uid, What: what, At: at}
-		d.byUID[uid] = entry
+		entry = &deadline
+		d.byUID[deadline.UID] = entry
 		heap.Push(&d.heap, entry)
 	} else {
-		entry.What, entry.At = what, at
+		deadline.index = entry.index
+		*entry = deadline
 		heap.Fix(&d.heap, entry.index)
 	}
 	return d.heap[0] == entry

@@ -36,6 +36,8 @@ const tombstoneSweep = 1024
 type Ledger struct {
 	mu      sync.Mutex
 	verdict Verdict
+	// open: what is observed is taken in. Before that this replica does not lead, and its ledger stays empty.
+	open bool
 
 	// barrier is the resourceVersion of the list the ledger was built from: leases it does not know and that are older
 	// than it are gone.
@@ -49,24 +51,39 @@ type Ledger struct {
 	exits   map[string]*exit
 	usage   map[types.UID]*usage
 	leases  map[types.NamespacedName]*entry
+	// named are the leases by the name of their proxy, whichever proxy of that name it is.
+	named map[types.NamespacedName]map[*entry]struct{}
 	// tombs are leases whose deletion was acknowledged but not seen as an event yet.
 	tombs map[types.UID]time.Time
 }
 
-// New makes an empty ledger. verdict may be nil.
+// New makes a ledger that is closed: it takes nothing in. verdict may be nil.
 func New(verdict Verdict) *Ledger {
 	if verdict == nil {
 		verdict = func(types.UID, string) (bool, bool) { return false, false }
 	}
-	return &Ledger{
-		verdict: verdict,
-		proxies: map[types.NamespacedName]*proxy{},
-		spaces:  map[string]*space{},
-		exits:   map[string]*exit{},
-		usage:   map[types.UID]*usage{},
-		leases:  map[types.NamespacedName]*entry{},
-		tombs:   map[types.UID]time.Time{},
-	}
+	l := &Ledger{verdict: verdict}
+	l.reset()
+	return l
+}
+
+// Open empties the ledger and lets it take in what is observed from now on.
+func (l *Ledger) Open() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.reset()
+	l.open = true
+}
+
+func (l *Ledger) reset() {
+	l.barrier, l.epoch, l.grants, l.uses = "", 0, 0, 0
+	l.proxies = map[types.NamespacedName]*proxy{}
+	l.spaces = map[string]*space{}
+	l.exits = map[string]*exit{}
+	l.usage = map[types.UID]*usage{}
+	l.leases = map[types.NamespacedName]*entry{}
+	l.named = map[types.NamespacedName]map[*entry]struct{}{}
+	l.tombs = map[types.UID]time.Time{}
 }
 
 type state int
@@ -128,16 +145,12 @@ func (l *Ledger) Lookup(key types.NamespacedName) (Lease, bool) {
 	return e.export(), true
 }
 
-// LeasesOf are the leases that hold a proxy.
-func (l *Ledger) LeasesOf(proxy types.UID) []Lease {
+// LeasesNamed are the leases that hold the proxy of that name, or one that had the name before.
+func (l *Ledger) LeasesNamed(proxy types.NamespacedName) []Lease {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	u := l.usage[proxy]
-	if u == nil {
-		return nil
-	}
-	out := make([]Lease, 0, len(u.leases))
-	for _, e := range u.leases {
+	out := make([]Lease, 0, len(l.named[proxy]))
+	for e := range l.named[proxy] {
 		out = append(out, e.export())
 	}
 	return out
@@ -227,20 +240,21 @@ func (l *Ledger) Released(key types.NamespacedName, uid types.UID, now time.Time
 	if len(l.tombs) >= tombstoneSweep {
 		maps.DeleteFunc(l.tombs, func(_ types.UID, at time.Time) bool { return now.Sub(at) > tombstoneTTL })
 	}
-	if uid != "" {
+	if uid != "" && l.open {
 		l.tombs[uid] = now
 	}
 	l.forget(key, uid)
 }
 
-// ObserveLease takes in what an informer, a list or an answer says about a lease.
-func (l *Ledger) ObserveLease(lease *v1alpha1.ProxyLease) {
+// ObserveLease takes in what an informer, a list or an answer says about a lease. It tells whether that is news, or at
+// least not known to be outdated.
+func (l *Ledger) ObserveLease(lease *v1alpha1.ProxyLease) (current bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if e := l.leases[keyOf(lease)]; e == nil && older(lease.ResourceVersion, l.barrier) {
-		return // deleted before the list that the ledger was built from
+	if e := l.leases[keyOf(lease)]; e == nil && !record.Pending(lease) && older(lease.ResourceVersion, l.barrier) {
+		return false // deleted before the list that the ledger was built from
 	}
-	l.observe(lease)
+	return l.observe(lease)
 }
 
 // DeleteLease takes in the event of a deletion. Only the incarnation that is named is freed.
@@ -271,18 +285,18 @@ func (l *Ledger) forget(key types.NamespacedName, uid types.UID) {
 	}
 }
 
-func (l *Ledger) observe(lease *v1alpha1.ProxyLease) {
-	if _, dead := l.tombs[lease.UID]; dead {
-		return
+func (l *Ledger) observe(lease *v1alpha1.ProxyLease) (current bool) {
+	if _, dead := l.tombs[lease.UID]; dead || !l.open {
+		return false
 	}
 	key := keyOf(lease)
-	b, hasBinding := record.BindingOf(lease)
-	holds := hasBinding && !record.Finished(lease)
+	b, _ := record.BindingOf(lease)
+	holds := record.Holds(lease)
 
 	e := l.leases[key]
 	if e != nil && e.uid != "" && e.uid != lease.UID {
 		if older(lease.ResourceVersion, e.rv) {
-			return
+			return false
 		}
 		// A namesake was created after the one we know was deleted.
 		l.drop(e)
@@ -291,34 +305,32 @@ func (l *Ledger) observe(lease *v1alpha1.ProxyLease) {
 	}
 	switch {
 	case e == nil:
-		if !holds && !record.Finished(lease) {
-			return
+		if record.Pending(lease) {
+			return true
 		}
 		e = &entry{key: key, uid: lease.UID, rv: lease.ResourceVersion, state: finished, mode: lease.Spec.Mode, holder: lease.Spec.Holder}
 		l.leases[key] = e
 		if holds {
-			e.binding = b
+			e.binding, e.state = b, bound
 			l.take(e)
-			e.state = bound
 		}
 	case e.state == reserved:
 		switch {
-		case record.Finished(lease):
-			e.uid, e.rv = lease.UID, lease.ResourceVersion
-			l.drop(e)
-			e.state = finished
 		case holds && sameGrant(b, e.binding):
 			e.uid, e.rv, e.state = lease.UID, lease.ResourceVersion, bound
 		case holds:
 			// Somebody else's grant was written under this name; ours will be refused.
 			l.drop(e)
-			e.uid, e.rv, e.binding = lease.UID, lease.ResourceVersion, b
+			e.uid, e.rv, e.binding, e.state = lease.UID, lease.ResourceVersion, b, bound
 			l.take(e)
-			e.state = bound
+		case !record.Pending(lease):
+			e.uid, e.rv = lease.UID, lease.ResourceVersion
+			l.drop(e)
+			e.state = finished
 		}
 	default:
 		if older(lease.ResourceVersion, e.rv) {
-			return
+			return false
 		}
 		e.rv = lease.ResourceVersion
 		if e.state == bound && !holds {
@@ -326,6 +338,7 @@ func (l *Ledger) observe(lease *v1alpha1.ProxyLease) {
 			e.state = finished
 		}
 	}
+	return true
 }
 
 // take gives the entry a slot of its proxy.
@@ -339,7 +352,12 @@ func (l *Ledger) take(e *entry) {
 	if e.mode == v1alpha1.LeaseExclusive {
 		u.exclusives++
 	}
-	l.reindex(types.NamespacedName{Namespace: e.key.Namespace, Name: e.binding.ProxyName})
+	name := types.NamespacedName{Namespace: e.key.Namespace, Name: e.binding.ProxyName}
+	if l.named[name] == nil {
+		l.named[name] = map[*entry]struct{}{}
+	}
+	l.named[name][e] = struct{}{}
+	l.reindex(name)
 }
 
 // drop takes the slot away from the entry, if it has one.
@@ -353,6 +371,10 @@ func (l *Ledger) drop(e *entry) {
 		u.exclusives--
 	}
 	name := types.NamespacedName{Namespace: e.key.Namespace, Name: e.binding.ProxyName}
+	delete(l.named[name], e)
+	if len(l.named[name]) == 0 {
+		delete(l.named, name)
+	}
 	if p := l.proxies[name]; len(u.leases) == 0 && (p == nil || p.uid != e.binding.ProxyUID) {
 		delete(l.usage, e.binding.ProxyUID)
 	}

@@ -21,6 +21,7 @@ const ns = "team"
 
 func newLedger(proxies ...*v1alpha1.Proxy) *Ledger {
 	l := New(nil)
+	l.Open()
 	for _, px := range proxies {
 		l.ObserveProxy(px)
 	}
@@ -322,6 +323,7 @@ func TestEligibility(t *testing.T) {
 func TestVerdictInMemoryComesFirst(t *testing.T) {
 	sick := map[types.UID]bool{ns + "-a": true}
 	l := New(func(uid types.UID, _ string) (bool, bool) { return !sick[uid], true })
+	l.Open()
 	l.ObserveProxy(fixture.Proxy(ns, "a"))
 	l.ObserveProxy(fixture.Proxy(ns, "b"))
 	l.Start(1, "")
@@ -424,8 +426,8 @@ func TestRecreatedProxyStartsWithoutLoad(t *testing.T) {
 	if res := mustReserve(t, l, request("y")); res.Binding.ProxyUID != "new" {
 		t.Fatalf("got %v", res.Binding)
 	}
-	if got := l.LeasesOf(ns + "-a"); len(got) != 1 || got[0].Key.Name != "x" {
-		t.Fatalf("leases of the old proxy: %v", got)
+	if got := l.LeasesNamed(types.NamespacedName{Namespace: ns, Name: "a"}); len(got) != 2 {
+		t.Fatalf("leases of the proxies of that name: %v", got)
 	}
 }
 
@@ -458,6 +460,7 @@ func TestPoolLoad(t *testing.T) {
 // benchLedger is a ledger with n proxies in 50 label classes, a few leases on each.
 func benchLedger(b *testing.B, n int) *Ledger {
 	l := New(nil)
+	l.Open()
 	for i := range n {
 		l.ObserveProxy(fixture.Proxy(ns, fmt.Sprint("p", i), fixture.Labels(map[string]string{"class": fmt.Sprint(i % 50)})))
 	}

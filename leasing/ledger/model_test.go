@@ -36,6 +36,7 @@ func TestLedgerAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := &model{rv: 10, stored: map[string]*v1alpha1.ProxyLease{}, writing: map[string]Reservation{}, proxies: map[string]*v1alpha1.Proxy{}}
 		l := New(nil)
+		l.Open()
 		for i := range 3 {
 			name := fmt.Sprint("p", i)
 			px := fixture.Proxy(ns, name, fixture.Capacity(int32(1+i)))

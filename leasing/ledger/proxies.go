@@ -44,6 +44,9 @@ func (l *Ledger) ObserveProxy(px *v1alpha1.Proxy) (open bool) {
 	defer l.mu.Unlock()
 	key := types.NamespacedName{Namespace: px.Namespace, Name: px.Name}
 	old := l.proxies[key]
+	if !l.open {
+		return false
+	}
 	if old != nil && older(px.ResourceVersion, old.object.ResourceVersion) {
 		return false
 	}

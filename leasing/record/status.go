@@ -89,6 +89,14 @@ func Renewed(l *v1alpha1.ProxyLease, px *v1alpha1.Proxy, now time.Time) *v1alpha
 	return s
 }
 
+// ExtendTo stores in s that the renewal which l asks for is taken in and that the lease ends at that moment.
+func ExtendTo(s *v1alpha1.ProxyLeaseStatus, l *v1alpha1.ProxyLease, at time.Time) {
+	if s.ExpireTime == nil || at.After(s.ExpireTime.Time) {
+		s.ExpireTime = microTime(at)
+	}
+	s.LastRenewTime = l.Spec.RenewTime.DeepCopy()
+}
+
 // Waiting is the status of a lease that could not be granted yet.
 func Waiting(l *v1alpha1.ProxyLease, reason, message string, now time.Time) *v1alpha1.ProxyLeaseStatus {
 	s := l.Status.DeepCopy()

@@ -1,0 +1,299 @@
+package leasing
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
+	"crawl.example.com/egress-proxies-operator/leasing/grant"
+	"crawl.example.com/egress-proxies-operator/leasing/httpapi"
+	"crawl.example.com/egress-proxies-operator/leasing/ledger"
+	"crawl.example.com/egress-proxies-operator/leasing/record"
+)
+
+const (
+	// consumedTTL is how long the key of a released lease is remembered, so that a delayed duplicate of its request is not
+	// taken for a new one.
+	consumedTTL = 10 * time.Minute
+	// maxConsumed bounds what is remembered.
+	maxConsumed = 100_000
+)
+
+// Lease implements httpapi.Backend.
+func (b Backend) Lease(ctx context.Context, r httpapi.LeaseRequest) (httpapi.Lease, bool, error) {
+	if err := b.cacheReady(ctx); err != nil {
+		return httpapi.Lease{}, false, err
+	}
+	want := wanted(r)
+	key := client.ObjectKeyFromObject(want)
+	if r.Key != "" {
+		if b.consumed.has(key, b.Clock.Now()) {
+			return httpapi.Lease{}, false, consumedKey("The lease of this Idempotency-Key was released")
+		}
+		// Requests with one key take turns, so that the second finds what the first has made.
+		leave, err := b.flights.enter(ctx, key)
+		if err != nil {
+			return httpapi.Lease{}, false, outcomeUnknown()
+		}
+		defer leave()
+	}
+	switch role(b.role.Load()) {
+	case leads:
+		return b.leaseHere(ctx, r, want)
+	case recovers, stepsDown:
+		return httpapi.Lease{}, false, notReady("The leader is recovering")
+	default:
+		return b.leaseElsewhere(ctx, r, want)
+	}
+}
+
+// leaseHere grants as the leader: one write.
+func (b Backend) leaseHere(ctx context.Context, r httpapi.LeaseRequest, want *v1alpha1.ProxyLease) (httpapi.Lease, bool, error) {
+	start := b.Clock.Now()
+	reservation, err := b.reserve(ctx, want, r.Wait)
+	var taken *ledger.TakenError
+	if errors.As(err, &taken) {
+		if !taken.Lease.Written {
+			return httpapi.Lease{}, false, outcomeUnknown()
+		}
+		return b.replayStored(ctx, want)
+	}
+	if err != nil {
+		return httpapi.Lease{}, false, b.refusal(err)
+	}
+	giveUp := func(err error) (httpapi.Lease, bool, error) {
+		b.ledger.Cancel(reservation)
+		b.wake()
+		return httpapi.Lease{}, false, err
+	}
+	ttl, err := b.ttl(ctx, reservation.Proxy, r.TTLSeconds)
+	if err != nil {
+		return giveUp(unavailable(err))
+	}
+	// Looked at before anything is written: a lease of a proxy that its holder cannot use would be of no use.
+	if ref := reservation.Proxy.Spec.CredentialsSecretRef; ref != nil {
+		if _, _, err := b.Credentials.Read(ctx, want.Namespace, ref.Name); err != nil {
+			b.Log.Error(err, "Read the credentials of a proxy to lease", "proxy", client.ObjectKeyFromObject(reservation.Proxy))
+			return giveUp(noCredentials())
+		}
+	}
+	lease, err := b.pipeline.Create(ctx, want, reservation, ttl, r.Key != "")
+	var exists *grant.ExistsError
+	if errors.As(err, &exists) {
+		return b.replay(ctx, want, exists.Lease)
+	}
+	if err != nil {
+		return httpapi.Lease{}, false, b.refusal(err)
+	}
+	b.track(lease)
+	b.metrics.grants.WithLabelValues(pathHTTP).Inc()
+	b.metrics.duration.WithLabelValues(pathHTTP).Observe(b.Clock.Since(start).Seconds())
+	answer, err := b.answer(ctx, lease)
+	return answer, false, err
+}
+
+// reserve takes a slot for a call, and waits for one if the call says so. Who waits already comes first.
+func (b Backend) reserve(ctx context.Context, want *v1alpha1.ProxyLease, wait time.Duration) (ledger.Reservation, error) {
+	request, pool, err := requestOf(want)
+	if err != nil {
+		return ledger.Reservation{}, err
+	}
+	if b.waiting.len() == 0 {
+		r, err := b.ledger.Reserve(request, b.Clock.Now())
+		var none *ledger.NoProxyError
+		if wait == 0 || !errors.As(err, &none) {
+			return r, err
+		}
+	}
+	id := "call/" + uuid.NewString()
+	v := &waiter{request: request, pool: pool, since: b.Clock.Now(), served: make(chan served, 1)}
+	if err := b.waiting.add(id, v); err != nil {
+		return ledger.Reservation{}, err
+	}
+	b.pass()
+	if wait > 0 {
+		timer := b.Clock.NewTimer(wait)
+		defer timer.Stop()
+		select {
+		case s := <-v.served:
+			v.served <- s
+		case <-timer.C():
+		case <-ctx.Done():
+		}
+	}
+	if b.waiting.remove(id) {
+		if ctx.Err() != nil {
+			return ledger.Reservation{}, ctx.Err()
+		}
+		return ledger.Reservation{}, b.ledger.Explain(request, b.Clock.Now())
+	}
+	s := <-v.served // served, perhaps at the last moment
+	if s.err == nil && ctx.Err() != nil {
+		b.ledger.Cancel(s.reservation)
+		b.wake()
+		return ledger.Reservation{}, ctx.Err()
+	}
+	return s.reservation, s.err
+}
+
+// replayStored answers a repeated request with the lease that exists for its key.
+func (b Backend) replayStored(ctx context.Context, want *v1alpha1.ProxyLease) (httpapi.Lease, bool, error) {
+	stored := &v1alpha1.ProxyLease{}
+	err := b.Live.Get(ctx, client.ObjectKeyFromObject(want), stored)
+	if client.IgnoreNotFound(err) != nil {
+		return httpapi.Lease{}, false, unavailable(err)
+	}
+	if err != nil {
+		return httpapi.Lease{}, false, consumedKey("The lease of this Idempotency-Key has ended")
+	}
+	return b.replay(ctx, want, stored)
+}
+
+func (b Backend) replay(ctx context.Context, want, stored *v1alpha1.ProxyLease) (httpapi.Lease, bool, error) {
+	switch {
+	case stored.Annotations[record.AnnotationRequestHash] != want.Annotations[record.AnnotationRequestHash]:
+		return httpapi.Lease{}, false, &httpapi.Error{
+			Status: 422, Code: httpapi.CodeKeyReused, Field: "Idempotency-Key",
+			Detail: "The key was used for another request; use a new one",
+		}
+	case record.Finished(stored), !stored.DeletionTimestamp.IsZero():
+		return httpapi.Lease{}, false, consumedKey("The lease of this Idempotency-Key has ended: " + endReason(stored))
+	case record.Pending(stored):
+		return httpapi.Lease{}, false, outcomeUnknown()
+	}
+	if stored.Spec.Mode == v1alpha1.LeaseExclusive && b.Recovered() {
+		// The first request may have died between the creation and the claim.
+		taken, err := b.EnsureExclusive(ctx, stored)
+		if err != nil || taken || !b.Leads() {
+			return httpapi.Lease{}, false, outcomeUnknown()
+		}
+	}
+	if b.Recovered() {
+		b.onLease(stored)
+	}
+	answer, err := b.answer(ctx, stored)
+	return answer, true, err
+}
+
+// wanted is the lease that a request asks for. Its name is made from the Idempotency-Key, so that the API server itself
+// refuses a second one; without a key it is random.
+func wanted(r httpapi.LeaseRequest) *v1alpha1.ProxyLease {
+	lease := &v1alpha1.ProxyLease{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace:   r.Namespace,
+			Name:        leaseName(r),
+			Annotations: map[string]string{record.AnnotationRequestHash: requestHash(r)},
+		},
+		Spec: v1alpha1.ProxyLeaseSpec{
+			ProxyName: r.Proxy, Targets: r.Targets, Mode: r.Mode, Holder: r.Holder, TTLSeconds: r.TTLSeconds,
+			ExcludedProxyNames: r.Exclude, OnProxyFailure: v1alpha1.OnFailureKeep,
+		},
+	}
+	selector := r.Selector
+	switch {
+	case r.Proxy != "":
+	case r.Pool != "" && len(selector) == 0:
+		lease.Spec.PoolRef = &v1alpha1.LocalRef{Name: r.Pool}
+	default:
+		selector = map[string]string{}
+		for k, v := range r.Selector {
+			selector[k] = v
+		}
+		if r.Pool != "" {
+			selector[v1alpha1.LabelPool] = r.Pool
+		}
+		lease.Spec.Selector = &metav1.LabelSelector{MatchLabels: selector}
+	}
+	return lease
+}
+
+func leaseName(r httpapi.LeaseRequest) string {
+	key := cmp.Or(r.Key, uuid.NewString())
+	sum := sha256.Sum256([]byte(r.Namespace + "\x00" + r.Holder + "\x00" + key))
+	return "http-" + hex.EncodeToString(sum[:20])
+}
+
+// requestHash covers what the caller asks for, but not how long it is willing to wait.
+func requestHash(r httpapi.LeaseRequest) string {
+	r.Key, r.Wait = "", 0
+	data, err := json.Marshal(r)
+	if err != nil {
+		panic(fmt.Sprintf("marshal a lease request: %v", err)) // strings and numbers only
+	}
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:16])
+}
+
+// flights lets the requests with one key take turns.
+type flights struct {
+	mu   sync.Mutex
+	busy map[types.NamespacedName]chan struct{}
+}
+
+func (f *flights) enter(ctx context.Context, key types.NamespacedName) (leave func(), err error) {
+	for {
+		f.mu.Lock()
+		other := f.busy[key]
+		if other == nil {
+			if f.busy == nil {
+				f.busy = map[types.NamespacedName]chan struct{}{}
+			}
+			mine := make(chan struct{})
+			f.busy[key] = mine
+			f.mu.Unlock()
+			return func() {
+				f.mu.Lock()
+				delete(f.busy, key)
+				f.mu.Unlock()
+				close(mine)
+			}, nil
+		}
+		f.mu.Unlock()
+		select {
+		case <-other:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// consumed remembers leases that were released.
+type consumed struct {
+	mu   sync.Mutex
+	keys map[types.NamespacedName]time.Time
+}
+
+func (c *consumed) add(key types.NamespacedName, now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.keys == nil {
+		c.keys = map[types.NamespacedName]time.Time{}
+	}
+	if len(c.keys) >= maxConsumed {
+		maps.DeleteFunc(c.keys, func(_ types.NamespacedName, at time.Time) bool { return now.Sub(at) > consumedTTL })
+		if len(c.keys) >= maxConsumed {
+			clear(c.keys)
+		}
+	}
+	c.keys[key] = now
+}
+
+func (c *consumed) has(key types.NamespacedName, now time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	at, ok := c.keys[key]
+	return ok && now.Sub(at) <= consumedTTL
+}

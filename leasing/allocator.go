@@ -1,0 +1,372 @@
+package leasing
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
+	"crawl.example.com/egress-proxies-operator/leasing/expiry"
+	"crawl.example.com/egress-proxies-operator/leasing/grant"
+	"crawl.example.com/egress-proxies-operator/leasing/ledger"
+	"crawl.example.com/egress-proxies-operator/leasing/record"
+	"crawl.example.com/egress-proxies-operator/leasing/recovery"
+)
+
+const (
+	// recoveryRetry is the pause after a recovery that failed.
+	recoveryRetry = time.Second
+	// drainTimeout is how long a leader that stops waits for grants that are under way.
+	drainTimeout = 5 * time.Second
+	// changesBuffer is how many proxies that became empty may wait to be taken in.
+	changesBuffer = 256
+)
+
+// role is what an Allocator does at the moment.
+type role int32
+
+const (
+	follows   role = iota // another replica leads, or none
+	recovers              // leads, and reads what there is
+	leads                 // grants
+	stepsDown             // leads no more
+)
+
+// Allocator grants leases. Every replica has one; only the leader's is started.
+type Allocator struct {
+	Options
+
+	ledger    *ledger.Ledger
+	deadlines *expiry.Deadlines
+	pipeline  *grant.Pipeline
+	waiting   waiting
+	flights   flights
+	consumed  consumed
+	followed  followed
+	metrics   *metrics
+
+	role    atomic.Int32
+	backlog backlog
+	// wakeup, kick: there may be something to grant; the next deadline may be another one.
+	wakeup, kick chan struct{}
+	chores       workqueue.TypedRateLimitingInterface[chore]
+	changes      chan event.TypedGenericEvent[types.NamespacedName]
+	stopBase     context.CancelFunc
+}
+
+// New assembles an Allocator. It does nothing until it is started.
+func New(o Options) (*Allocator, error) {
+	if err := o.complete(); err != nil {
+		return nil, err
+	}
+	a := &Allocator{
+		Options:   o,
+		deadlines: expiry.New(),
+		wakeup:    make(chan struct{}, 1),
+		kick:      make(chan struct{}, 1),
+		changes:   make(chan event.TypedGenericEvent[types.NamespacedName], changesBuffer),
+	}
+	var verdict ledger.Verdict
+	if o.Verdicts != nil {
+		verdict = o.Verdicts.Verdict
+	}
+	a.ledger = ledger.New(verdict)
+	a.waiting.init(o.MaxWaiting, o.MaxWaitingPerHolder)
+	a.chores = workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[chore]())
+	metrics, err := newMetrics(a, o.Registerer)
+	if err != nil {
+		return nil, err
+	}
+	a.metrics = metrics
+	base, stop := context.WithCancel(context.Background())
+	a.stopBase = stop
+	a.pipeline = &grant.Pipeline{
+		Client: o.Client, Live: o.Live, Ledger: a.ledger, Clock: o.Clock, Log: o.Log, Base: base, Leads: o.Leads,
+		OnUnknown: metrics.unknown.Inc, OnChange: a.wake,
+	}
+	return a, nil
+}
+
+// NeedLeaderElection implements manager.LeaderElectionRunnable: only one replica grants.
+func (a *Allocator) NeedLeaderElection() bool { return true }
+
+var (
+	_ manager.Runnable               = (*Allocator)(nil)
+	_ manager.LeaderElectionRunnable = (*Allocator)(nil)
+)
+
+// Start recovers what there is and grants until ctx ends. An Allocator is started once: a process that lost the
+// leadership ends.
+func (a *Allocator) Start(ctx context.Context) error {
+	defer a.stopBase()
+	defer a.chores.ShutDown()
+	a.role.Store(int32(recovers))
+	stopListening, err := a.listen(ctx)
+	if err != nil {
+		return err
+	}
+	defer stopListening()
+	if !a.recover(ctx) {
+		return nil
+	}
+	var loops sync.WaitGroup
+	for _, loop := range []func(context.Context){a.dispatch, a.watchDeadlines} {
+		loops.Go(func() { loop(ctx) })
+	}
+	loops.Go(a.doChores)
+	context.AfterFunc(ctx, a.chores.ShutDown)
+	a.wake()
+	<-ctx.Done()
+
+	a.role.Store(int32(stepsDown))
+	draining, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
+	defer cancel()
+	a.pipeline.Drain(draining)
+	a.stopBase()
+	loops.Wait()
+	return nil
+}
+
+// Recovered tells whether this replica leads and knows what there is. Until then nothing is granted and no number of
+// leases is to be believed.
+func (a *Allocator) Recovered() bool { return role(a.role.Load()) == leads }
+
+// CountLeases that hold a proxy; known is false when this replica does not know.
+func (a *Allocator) CountLeases(proxy types.UID) (leases int, known bool) {
+	if !a.Recovered() {
+		return 0, false
+	}
+	return a.ledger.Load(proxy), true
+}
+
+// PoolCounts are how many leases the proxies of a pool carry and how many leases wait for the pool.
+func (a *Allocator) PoolCounts(namespace, pool string) (leased, pending int32) {
+	return int32(a.ledger.PoolLoad(namespace, pool)), int32(a.waiting.lenPool(namespace, pool))
+}
+
+// LeaseChanges names proxies that are asked to drain and became empty.
+func (a *Allocator) LeaseChanges() <-chan event.TypedGenericEvent[types.NamespacedName] {
+	return a.changes
+}
+
+// backlog holds events back while the ledger is being built, in the order in which they came.
+type backlog struct {
+	mu     sync.Mutex
+	open   bool
+	events []func()
+}
+
+func (b *backlog) do(f func()) {
+	b.mu.Lock()
+	if !b.open {
+		b.events = append(b.events, f)
+		b.mu.Unlock()
+		return
+	}
+	b.mu.Unlock()
+	f()
+}
+
+// release runs what was held back; from then on events pass.
+func (b *backlog) release() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, f := range b.events {
+		f()
+	}
+	b.events, b.open = nil, true
+}
+
+// listen subscribes to the informers. It happens before the list is read, so that nothing falls between the two.
+func (a *Allocator) listen(ctx context.Context) (stop func(), err error) {
+	var stops []func()
+	stop = func() {
+		for _, s := range stops {
+			s()
+		}
+	}
+	subscribe := func(object client.Object, handler toolscache.ResourceEventHandler) error {
+		informer, err := a.Cache.GetInformer(ctx, object)
+		if err != nil {
+			return fmt.Errorf("watch %T: %w", object, err)
+		}
+		registration, err := informer.AddEventHandler(handler)
+		if err != nil {
+			return fmt.Errorf("watch %T: %w", object, err)
+		}
+		stops = append(stops, func() {
+			if err := informer.RemoveEventHandler(registration); err != nil {
+				a.Log.Error(err, "Stop watching", "kind", fmt.Sprintf("%T", object))
+			}
+		})
+		return nil
+	}
+	if err := subscribe(&v1alpha1.Proxy{}, handlers(&a.backlog, a.onProxy, a.onProxyGone)); err != nil {
+		return stop, err
+	}
+	return stop, subscribe(&v1alpha1.ProxyLease{}, handlers(&a.backlog, a.onLease, a.onLeaseGone))
+}
+
+// handlers treats an addition like an update, because after a new list one may come as the other, and finds the last known
+// state in the tombstone of a deletion that the watch has missed.
+func handlers[T client.Object](b *backlog, seen, gone func(T)) toolscache.ResourceEventHandler {
+	see := func(object any) {
+		if o, ok := object.(T); ok {
+			b.do(func() { seen(o) })
+		}
+	}
+	return toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    see,
+		UpdateFunc: func(_, object any) { see(object) },
+		DeleteFunc: func(object any) {
+			if tombstone, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
+				object = tombstone.Obj
+			}
+			if o, ok := object.(T); ok {
+				b.do(func() { gone(o) })
+			}
+		},
+	}
+}
+
+// recover builds the ledger. It is false when ctx ended before it succeeded.
+func (a *Allocator) recover(ctx context.Context) bool {
+	start := a.Clock.Now()
+	for {
+		found, err := recovery.Fill(ctx, a.Live, a.ledger, a.Namespaces)
+		if err == nil {
+			a.adopt(found)
+			a.metrics.epoch.Set(float64(found.Epoch))
+			a.metrics.recovery.Set(a.Clock.Since(start).Seconds())
+			a.Log.Info("Leasing has recovered", "proxies", len(found.Proxies), "bound", len(found.Bound), "pending", len(found.Pending), "epoch", found.Epoch)
+			a.role.Store(int32(leads))
+			a.backlog.release()
+			return true
+		}
+		if ctx.Err() != nil {
+			return false
+		}
+		a.Log.Error(err, "Recover leases")
+		timer := a.Clock.NewTimer(recoveryRetry)
+		select {
+		case <-timer.C():
+		case <-ctx.Done():
+			timer.Stop()
+			return false
+		}
+	}
+}
+
+// adopt takes over what the former leader left.
+func (a *Allocator) adopt(found recovery.Result) {
+	now := a.Clock.Now()
+	grace := a.RestartGrace
+	if grace == 0 {
+		grace = expiry.RestartGrace
+	}
+	for _, lease := range found.Bound {
+		deadline := expiry.Of(lease, expiry.Deadline{}, false, now)
+		deadline.At = expiry.AtStart(lease, now, grace)
+		a.deadlines.Set(deadline)
+	}
+	for _, lease := range found.Pending {
+		a.enqueue(lease)
+	}
+	for _, px := range found.Proxies {
+		a.checkProxy(nil, px)
+	}
+}
+
+// onLease takes in an event of a lease.
+func (a *Allocator) onLease(lease *v1alpha1.ProxyLease) {
+	if !a.ledger.ObserveLease(lease) {
+		return
+	}
+	switch {
+	case record.Pending(lease):
+		a.enqueue(lease)
+	case record.Holds(lease):
+		a.waiting.remove(string(lease.UID))
+		a.track(lease)
+	default:
+		a.ended(lease)
+	}
+}
+
+// onLeaseGone takes in the event of a lease's deletion.
+func (a *Allocator) onLeaseGone(lease *v1alpha1.ProxyLease) {
+	a.ledger.DeleteLease(lease)
+	a.ended(lease)
+}
+
+// ended cleans up after a lease that holds and waits for nothing any more.
+func (a *Allocator) ended(lease *v1alpha1.ProxyLease) {
+	a.waiting.remove(string(lease.UID))
+	a.deadlines.Delete(lease.UID)
+	if b, ok := record.BindingOf(lease); ok {
+		key := types.NamespacedName{Namespace: lease.Namespace, Name: b.ProxyName}
+		if px := a.ledger.Proxy(key, b.ProxyUID); px != nil {
+			a.checkExclusive(px)
+			if record.Draining(px) && a.ledger.Load(px.UID) == 0 {
+				a.announce(key)
+			}
+		}
+	}
+	a.wake()
+}
+
+// announce says that a draining proxy is empty. When nobody takes it in, whoever drains finds out by looking.
+func (a *Allocator) announce(proxy types.NamespacedName) {
+	select {
+	case a.changes <- event.TypedGenericEvent[types.NamespacedName]{Object: proxy}:
+	default:
+	}
+}
+
+// track keeps the deadline of a bound lease up to what its object says.
+func (a *Allocator) track(lease *v1alpha1.ProxyLease) {
+	known, ok := a.deadlines.Get(lease.UID)
+	if a.deadlines.Set(expiry.Of(lease, known, ok, a.Clock.Now())) {
+		a.kickDeadlines()
+	}
+}
+
+// onProxy takes in an event of a proxy.
+func (a *Allocator) onProxy(px *v1alpha1.Proxy) {
+	old := a.ledger.Proxy(client.ObjectKeyFromObject(px), px.UID)
+	open := a.ledger.ObserveProxy(px)
+	a.checkProxy(old, px)
+	if open {
+		a.wake()
+	}
+}
+
+// onProxyGone takes in the event of a proxy's deletion.
+func (a *Allocator) onProxyGone(px *v1alpha1.Proxy) {
+	a.carryCooldowns(px)
+	a.ledger.DeleteProxy(px)
+}
+
+// wake makes the dispatcher look whether something can be granted.
+func (a *Allocator) wake() {
+	select {
+	case a.wakeup <- struct{}{}:
+	default:
+	}
+}
+
+func (a *Allocator) kickDeadlines() {
+	select {
+	case a.kick <- struct{}{}:
+	default:
+	}
+}

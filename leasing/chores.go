@@ -1,0 +1,191 @@
+package leasing
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
+	"crawl.example.com/egress-proxies-operator/leasing/cooldown"
+	"crawl.example.com/egress-proxies-operator/leasing/grant"
+	"crawl.example.com/egress-proxies-operator/leasing/record"
+)
+
+// choreTimeout bounds one chore.
+const choreTimeout = 30 * time.Second
+
+// kind is what a chore does.
+type kind int
+
+const (
+	// requeue: a lease whose grant or end could not be written is looked at again.
+	requeue kind = iota
+	// unclaim: a proxy names an exclusive lease that does not hold it, as far as the ledger knows.
+	unclaim
+	// clearCooldowns: a proxy's exit is another one now, so its cooldowns are void.
+	clearCooldowns
+	// carry: the cooldowns of a proxy that goes away are carried to another one of its exit.
+	carry
+)
+
+// chore is something to do that nobody waits for. Equal chores that wait are done once.
+type chore struct {
+	what kind
+	key  types.NamespacedName
+	// uid of the proxy or the lease that key names.
+	uid types.UID
+	// lease that is named, for unclaim.
+	lease types.UID
+}
+
+// doChores works until the queue is shut down.
+func (a *Allocator) doChores() {
+	for {
+		c, shutdown := a.chores.Get()
+		if shutdown {
+			return
+		}
+		ctx, cancel := context.WithTimeout(a.pipeline.Base, choreTimeout)
+		err := a.do(ctx, c)
+		cancel()
+		a.chores.Done(c)
+		if err != nil && !errors.Is(err, grant.ErrGone) {
+			a.Log.Error(err, "A chore of leasing failed and is repeated", "object", c.key)
+			a.chores.AddRateLimited(c)
+			continue
+		}
+		a.chores.Forget(c)
+	}
+}
+
+func (a *Allocator) do(ctx context.Context, c chore) error {
+	switch c.what {
+	case requeue:
+		lease := &v1alpha1.ProxyLease{}
+		if err := a.Live.Get(ctx, c.key, lease); err != nil {
+			return client.IgnoreNotFound(err)
+		}
+		if lease.UID == c.uid {
+			a.onLease(lease)
+		}
+		return nil
+	case unclaim:
+		return a.unclaim(ctx, c)
+	case clearCooldowns:
+		_, err := a.pipeline.UpdateProxy(ctx, c.key, c.uid, func(px *v1alpha1.Proxy) (*v1alpha1.ProxyStatus, error) {
+			status := px.Status.DeepCopy()
+			status.Cooldowns = nil
+			return status, nil
+		})
+		return err
+	case carry:
+		return a.carry(ctx, c)
+	}
+	return nil
+}
+
+// checkProxy looks for what has to be done about a proxy besides granting it. old is what was known of it; may be nil.
+func (a *Allocator) checkProxy(old, px *v1alpha1.Proxy) {
+	a.checkExclusive(px)
+	if !px.DeletionTimestamp.IsZero() && (old == nil || old.DeletionTimestamp.IsZero()) {
+		a.carryCooldowns(px)
+	}
+	if old == nil || len(px.Status.Cooldowns) == 0 {
+		return
+	}
+	// Another measured address of the same instance: the targets have not seen it yet.
+	before, after := record.EgressIP(old), record.EgressIP(px)
+	if before != "" && after != "" && before != after && old.Status.EgressIdentity != px.Status.EgressIdentity {
+		a.chores.Add(chore{what: clearCooldowns, key: client.ObjectKeyFromObject(px), uid: px.UID})
+	}
+}
+
+// checkExclusive makes a proxy free whose exclusive lease has ended.
+func (a *Allocator) checkExclusive(px *v1alpha1.Proxy) {
+	if lease := a.ledger.StaleExclusive(px); lease != "" {
+		a.chores.Add(chore{what: unclaim, key: client.ObjectKeyFromObject(px), uid: px.UID, lease: lease})
+	}
+}
+
+// unclaim makes a proxy name no exclusive lease when the one it names holds it no more. A lease is named only after it was
+// created, so one that a list does not have is gone.
+func (a *Allocator) unclaim(ctx context.Context, c chore) error {
+	leases := &v1alpha1.ProxyLeaseList{}
+	for {
+		if err := a.Live.List(ctx, leases, client.InNamespace(c.key.Namespace), client.Limit(500), client.Continue(leases.Continue)); err != nil {
+			return fmt.Errorf("list leases: %w", err)
+		}
+		for i := range leases.Items {
+			lease := &leases.Items[i]
+			if b, _ := record.BindingOf(lease); lease.UID == c.lease && b.ProxyUID == c.uid && record.Holds(lease) {
+				// It lives; its event is only late.
+				a.onLease(lease)
+				return nil
+			}
+		}
+		if leases.Continue == "" {
+			break
+		}
+	}
+	if px := a.ledger.Proxy(c.key, c.uid); px == nil || a.ledger.StaleExclusive(px) != c.lease {
+		return nil
+	}
+	if err := a.pipeline.Unclaim(ctx, c.key, c.lease); err != nil {
+		return fmt.Errorf("free the proxy of an exclusive lease: %w", err)
+	}
+	return nil
+}
+
+// carryCooldowns hands what a target must not see yet on, when the proxy that keeps it goes away.
+func (a *Allocator) carryCooldowns(px *v1alpha1.Proxy) {
+	if len(cooldown.Live(px.Status.Cooldowns, record.InstanceID(px), a.Clock.Now())) > 0 {
+		// Done here and not as a chore when the object is gone: nothing else remembers it then.
+		go func() {
+			ctx, cancel := context.WithTimeout(a.pipeline.Base, choreTimeout)
+			defer cancel()
+			if err := a.carryTo(ctx, px); err != nil && !errors.Is(err, grant.ErrGone) {
+				a.Log.Error(err, "Carry cooldowns to another proxy of the same exit", "proxy", client.ObjectKeyFromObject(px))
+				a.chores.AddRateLimited(chore{what: carry, key: client.ObjectKeyFromObject(px), uid: px.UID})
+			}
+		}()
+	}
+}
+
+// carry repeats a hand-over that failed, as long as the proxy is still there.
+func (a *Allocator) carry(ctx context.Context, c chore) error {
+	px := &v1alpha1.Proxy{}
+	if err := a.Live.Get(ctx, c.key, px); err != nil {
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return fmt.Errorf("read proxy: %w", err)
+	}
+	if px.UID != c.uid {
+		return nil
+	}
+	return a.carryTo(ctx, px)
+}
+
+func (a *Allocator) carryTo(ctx context.Context, px *v1alpha1.Proxy) error {
+	sibling := a.ledger.Sibling(px)
+	if sibling == nil {
+		return nil
+	}
+	now := a.Clock.Now()
+	live := cooldown.Live(px.Status.Cooldowns, record.InstanceID(px), now)
+	_, err := a.pipeline.UpdateProxy(ctx, client.ObjectKeyFromObject(sibling), sibling.UID, func(other *v1alpha1.Proxy) (*v1alpha1.ProxyStatus, error) {
+		list, changed := cooldown.Carry(other.Status.Cooldowns, record.InstanceID(other), live, now)
+		if !changed {
+			return nil, nil
+		}
+		status := other.Status.DeepCopy()
+		status.Cooldowns = list
+		return status, nil
+	})
+	return err
+}

@@ -1,0 +1,9 @@
+// Package leasing hands proxies out: it grants, renews and ends leases, whether they come as ProxyLease objects or by HTTP.
+//
+// There is one ledger, in the replica that leads. Around it are small packages: record (what a lease object means), ledger
+// (who holds what, and who gets what next), queue (who waits), grant (the writes), cooldown and expiry (the moments),
+// recovery (the start of a leader), httpapi (the HTTP front). The Allocator puts them together.
+//
+// Nothing that was promised to a holder is only in memory: bindings and their ends are on ProxyLeases, cooldowns on
+// Proxies, and an Idempotency-Key is the name of a lease.
+package leasing

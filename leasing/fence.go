@@ -1,0 +1,60 @@
+package leasing
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/utils/clock"
+)
+
+// Fence knows, without asking anybody, how long this process may still believe that it leads. It wraps the election's lock
+// and remembers when it was last renewed; client-go itself only notices the loss of a lease when it gets to run, which a
+// paused process does not.
+//
+// The guarantee needs clocks whose rates differ by less than LeaseDuration/RenewDeadline.
+type Fence struct {
+	resourcelock.Interface
+
+	clock    clock.PassiveClock
+	deadline time.Duration
+	renewed  atomic.Pointer[time.Time]
+}
+
+// NewFence wraps the lock of an election with the given RenewDeadline.
+func NewFence(lock resourcelock.Interface, renewDeadline time.Duration, c clock.PassiveClock) *Fence {
+	return &Fence{Interface: lock, clock: c, deadline: renewDeadline}
+}
+
+// Leads tells whether the last renewal is recent enough.
+func (f *Fence) Leads() bool {
+	at := f.renewed.Load()
+	return at != nil && f.clock.Since(*at) < f.deadline
+}
+
+// Create implements resourcelock.Interface.
+func (f *Fence) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
+	return f.watch(r, func() error { return f.Interface.Create(ctx, r) })
+}
+
+// Update implements resourcelock.Interface.
+func (f *Fence) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
+	return f.watch(r, func() error { return f.Interface.Update(ctx, r) })
+}
+
+// watch counts a write from before it was sent: it took effect at that moment or later.
+func (f *Fence) watch(r resourcelock.LeaderElectionRecord, write func() error) error {
+	before := f.clock.Now()
+	if err := write(); err != nil {
+		return err
+	}
+	if r.HolderIdentity == f.Identity() {
+		f.renewed.Store(&before)
+	} else {
+		f.renewed.Store(nil) // given up
+	}
+	return nil
+}
+
+var _ resourcelock.Interface = (*Fence)(nil)

@@ -1,0 +1,222 @@
+package leasing
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
+	"crawl.example.com/egress-proxies-operator/leasing/expiry"
+	"crawl.example.com/egress-proxies-operator/leasing/httpapi"
+	"crawl.example.com/egress-proxies-operator/leasing/record"
+)
+
+// leaderPatience is how long, beyond what a call is willing to wait, the leader may take to decide about a lease.
+const leaderPatience = 5 * time.Second
+
+// leaseElsewhere grants as a replica that does not lead: it creates an ordinary pending lease and waits for the leader to
+// bind it. There is no protocol between replicas but the API.
+func (b Backend) leaseElsewhere(ctx context.Context, r httpapi.LeaseRequest, want *v1alpha1.ProxyLease) (httpapi.Lease, bool, error) {
+	start := b.Clock.Now()
+	want.Spec.WaitSeconds = ptr.To(int32(r.Wait / time.Second))
+	key := client.ObjectKeyFromObject(want)
+	events, stop := b.followed.watch(key)
+	defer stop()
+
+	created, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
+	defer cancel()
+	lease := want.DeepCopy()
+	replayed := false
+	if err := b.Client.Create(created, lease); apierrors.IsAlreadyExists(err) {
+		lease = &v1alpha1.ProxyLease{}
+		if err := b.Live.Get(created, key, lease); err != nil {
+			return httpapi.Lease{}, false, outcomeUnknown()
+		}
+		if !record.Pending(lease) || lease.Annotations[record.AnnotationRequestHash] != want.Annotations[record.AnnotationRequestHash] {
+			return b.replay(ctx, want, lease)
+		}
+		replayed = true
+	} else if err != nil {
+		if apierrors.ReasonForError(err) == metav1.StatusReasonUnknown {
+			return httpapi.Lease{}, false, outcomeUnknown() // no answer
+		}
+		return httpapi.Lease{}, false, unavailable(err)
+	}
+	decided, err := b.awaitDecision(ctx, lease, events, r.Wait+leaderPatience)
+	if err != nil {
+		return httpapi.Lease{}, false, err
+	}
+	if decided.Status.Phase == v1alpha1.LeaseFailed {
+		// The key is free again, as it would be if the leader had been asked itself.
+		b.withdraw(decided)
+		return httpapi.Lease{}, false, &httpapi.Error{
+			Status: 503, Code: httpapi.CodeNoProxy, Reason: endReason(decided), Detail: endedBy(decided).Detail, RetryAfter: noProxyRetry,
+		}
+	}
+	if record.Finished(decided) {
+		return httpapi.Lease{}, false, endedBy(decided)
+	}
+	if r.Key == "" && ctx.Err() != nil {
+		b.withdraw(decided) // nobody is there to learn of it
+		return httpapi.Lease{}, false, outcomeUnknown()
+	}
+	if !replayed {
+		b.metrics.grants.WithLabelValues(pathFollower).Inc()
+		b.metrics.duration.WithLabelValues(pathFollower).Observe(b.Clock.Since(start).Seconds())
+	}
+	answer, err := b.answer(ctx, decided)
+	return answer, replayed, err
+}
+
+// awaitDecision waits until the lease is bound or has failed. A lease that nobody decides about is withdrawn.
+func (b Backend) awaitDecision(ctx context.Context, lease *v1alpha1.ProxyLease, events <-chan *v1alpha1.ProxyLease, patience time.Duration) (*v1alpha1.ProxyLease, error) {
+	timer := b.Clock.NewTimer(patience)
+	defer timer.Stop()
+	for {
+		select {
+		case seen := <-events:
+			switch {
+			case seen.UID != lease.UID:
+			case !seen.DeletionTimestamp.IsZero():
+				return nil, ended("Gone", "The lease was deleted while it waited")
+			case !record.Pending(seen):
+				return seen, nil
+			}
+		case <-timer.C():
+			return b.giveUp(lease, notReady("No leader has decided about the lease in time"))
+		case <-ctx.Done():
+			return b.giveUp(lease, outcomeUnknown())
+		}
+	}
+}
+
+// giveUp deletes a lease that is still pending. One that was bound at the last moment is the result after all.
+func (b Backend) giveUp(lease *v1alpha1.ProxyLease, problem error) (*v1alpha1.ProxyLease, error) {
+	ctx, cancel := context.WithTimeout(b.pipeline.Base, callTimeout)
+	defer cancel()
+	for {
+		current := &v1alpha1.ProxyLease{}
+		if err := b.Live.Get(ctx, client.ObjectKeyFromObject(lease), current); err != nil || current.UID != lease.UID {
+			return nil, problem
+		}
+		if !record.Pending(current) {
+			return current, nil
+		}
+		err := b.Client.Delete(ctx, current, client.Preconditions{UID: &current.UID, ResourceVersion: &current.ResourceVersion})
+		if !apierrors.IsConflict(err) {
+			return nil, problem
+		}
+	}
+}
+
+// withdraw deletes a lease that nobody will use.
+func (b Backend) withdraw(lease *v1alpha1.ProxyLease) {
+	ctx, cancel := context.WithTimeout(b.pipeline.Base, callTimeout)
+	defer cancel()
+	if err := b.Allocator.Release(ctx, lease); err != nil {
+		b.Log.Error(err, "Withdraw a lease", "lease", client.ObjectKeyFromObject(lease))
+	}
+}
+
+// renewBySpec renews as a replica that does not lead: the change of spec.renewTime is stored, and the leader, this one or
+// the next, gives the lease another TTL from when it sees it, which is not before now.
+func (b Backend) renewBySpec(ctx context.Context, lease *v1alpha1.ProxyLease) (*v1alpha1.ProxyLease, error) {
+	now := b.Clock.Now()
+	renewed := lease.DeepCopy()
+	renewed.Spec.RenewTime = ptr.To(metav1.NewMicroTime(now.Truncate(time.Microsecond)))
+	// With the resourceVersion: a lease that ended in the meantime is not renewed.
+	err := b.Client.Patch(ctx, renewed, client.MergeFromWithOptions(lease, client.MergeFromWithOptimisticLock{}))
+	switch {
+	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
+		current, err := b.alive(ctx, httpapi.Ref{Namespace: lease.Namespace, Name: lease.Name, UID: lease.UID})
+		if err != nil {
+			return nil, err
+		}
+		if !worthRenewing(current, now) {
+			return current, nil
+		}
+		return b.renewBySpec(ctx, current)
+	case err != nil:
+		return nil, unavailable(err)
+	}
+	// What is promised follows from what is stored.
+	renewed.Status.ExpireTime = ptr.To(metav1.NewMicroTime(now.Add(record.TTL(renewed))))
+	return renewed, nil
+}
+
+// worthRenewing tells whether a renewal has to be written.
+func worthRenewing(lease *v1alpha1.ProxyLease, now time.Time) bool {
+	return expiry.Worth(record.Expiry(lease), record.TTL(lease), now)
+}
+
+// followed passes the events of leases on to the calls that wait for them.
+type followed struct {
+	mu    sync.Mutex
+	calls map[types.NamespacedName]map[chan *v1alpha1.ProxyLease]struct{}
+}
+
+// watch gives the newest state of a lease as it changes.
+func (f *followed) watch(key types.NamespacedName) (events <-chan *v1alpha1.ProxyLease, stop func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.calls == nil {
+		f.calls = map[types.NamespacedName]map[chan *v1alpha1.ProxyLease]struct{}{}
+	}
+	if f.calls[key] == nil {
+		f.calls[key] = map[chan *v1alpha1.ProxyLease]struct{}{}
+	}
+	c := make(chan *v1alpha1.ProxyLease, 1)
+	f.calls[key][c] = struct{}{}
+	return c, func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		delete(f.calls[key], c)
+		if len(f.calls[key]) == 0 {
+			delete(f.calls, key)
+		}
+	}
+}
+
+func (f *followed) see(lease *v1alpha1.ProxyLease) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for c := range f.calls[client.ObjectKeyFromObject(lease)] {
+		select {
+		case <-c: // only the newest counts
+		default:
+		}
+		c <- lease
+	}
+}
+
+// Follow passes events on until ctx ends. Every replica that serves the HTTP API runs it.
+func (a *Allocator) Follow(ctx context.Context) error {
+	informer, err := a.Cache.GetInformer(ctx, &v1alpha1.ProxyLease{})
+	if err != nil {
+		return fmt.Errorf("watch leases: %w", err)
+	}
+	open := &backlog{open: true}
+	gone := func(l *v1alpha1.ProxyLease) {
+		l = l.DeepCopy()
+		if l.DeletionTimestamp.IsZero() {
+			l.DeletionTimestamp = ptr.To(metav1.NewTime(a.Clock.Now()))
+		}
+		a.followed.see(l)
+	}
+	registration, err := informer.AddEventHandler(handlers(open, a.followed.see, gone))
+	if err != nil {
+		return fmt.Errorf("watch leases: %w", err)
+	}
+	<-ctx.Done()
+	if err := informer.RemoveEventHandler(registration); err != nil {
+		return fmt.Errorf("stop watching leases: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,245 @@
+package httpapi
+
+import (
+	"fmt"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
+)
+
+const (
+	// MaxWaitSeconds is the longest a call for a lease waits for a proxy, in seconds.
+	MaxWaitSeconds = 300
+	// maxSelector is the most labels of a selector.
+	maxSelector = 32
+	// maxHolder is the longest holder, identity included, in bytes; the schema's bound.
+	maxHolder = 253
+	// maxKey is the longest Idempotency-Key, in bytes.
+	maxKey = 255
+	// maxRetryAfterSeconds is the longest wait of a site that is taken in, in seconds.
+	maxRetryAfterSeconds = 7 * 24 * 3600
+)
+
+// leaseBody is the body of POST /v1/leases.
+type leaseBody struct {
+	Namespace   string            `json:"namespace"`
+	Selector    map[string]string `json:"selector"`
+	Pool        string            `json:"pool"`
+	Proxy       string            `json:"proxy"`
+	Target      string            `json:"target"`
+	Targets     []string          `json:"targets"`
+	TTLSeconds  *int32            `json:"ttlSeconds"`
+	Mode        string            `json:"mode"`
+	Holder      string            `json:"holder"`
+	WaitSeconds *int32            `json:"waitSeconds"`
+	Exclude     []string          `json:"exclude"`
+}
+
+// reportBody is the body of POST /v1/leases/{id}/report.
+type reportBody struct {
+	Result            string `json:"result"`
+	Target            string `json:"target"`
+	RetryAfterSeconds *int32 `json:"retryAfterSeconds"`
+}
+
+// request checks a body and the headers beside it. Nothing has happened when it fails.
+func (b *leaseBody) request(defaultNamespace, identity string, header http.Header) (LeaseRequest, error) {
+	r := LeaseRequest{
+		Namespace: b.Namespace, Selector: b.Selector, Pool: b.Pool, Mode: v1alpha1.LeaseShared, Holder: identity,
+		Targets: slices.Clone(b.Targets),
+	}
+	if r.Namespace == "" {
+		r.Namespace = defaultNamespace
+	}
+	if err := checkNamespace("namespace", r.Namespace); err != nil {
+		return r, err
+	}
+	if err := checkLabels(b.Selector); err != nil {
+		return r, err
+	}
+	if b.Pool != "" {
+		if problems := validation.IsDNS1123Subdomain(b.Pool); len(problems) > 0 || len(b.Pool) > 40 {
+			return r, invalid("pool", "must be the name of a ProxyPool")
+		}
+	}
+	if b.Proxy != "" {
+		if b.Pool != "" || len(b.Selector) > 0 {
+			return r, invalid("proxy", "must not be combined with pool or selector")
+		}
+		var err error
+		if r.Proxy, err = proxyName("proxy", b.Proxy, r.Namespace); err != nil {
+			return r, err
+		}
+	}
+	if b.Target != "" {
+		r.Targets = append([]string{b.Target}, r.Targets...)
+	}
+	if err := checkTargets(b, &r); err != nil {
+		return r, err
+	}
+	if b.TTLSeconds != nil {
+		if *b.TTLSeconds < v1alpha1.MinLeaseTTLSeconds || *b.TTLSeconds > v1alpha1.MaxLeaseTTLSeconds {
+			return r, invalid("ttlSeconds", fmt.Sprintf("must be between %d and %d", v1alpha1.MinLeaseTTLSeconds, v1alpha1.MaxLeaseTTLSeconds))
+		}
+		r.TTLSeconds = *b.TTLSeconds
+	}
+	switch b.Mode {
+	case "", string(v1alpha1.LeaseShared):
+	case string(v1alpha1.LeaseExclusive):
+		r.Mode = v1alpha1.LeaseExclusive
+	default:
+		return r, invalid("mode", "must be Shared or Exclusive")
+	}
+	if b.Holder != "" {
+		r.Holder += "/" + b.Holder
+	}
+	if len(r.Holder) > maxHolder || strings.ContainsFunc(r.Holder, isControl) {
+		return r, invalid("holder", fmt.Sprintf("must not have control characters and, with the identity, not more than %d bytes", maxHolder))
+	}
+	if b.WaitSeconds != nil {
+		if *b.WaitSeconds < 0 || *b.WaitSeconds > MaxWaitSeconds {
+			return r, invalid("waitSeconds", fmt.Sprintf("must be between 0 and %d", MaxWaitSeconds))
+		}
+		r.Wait = time.Duration(*b.WaitSeconds) * time.Second
+	}
+	if len(b.Exclude) > v1alpha1.MaxExcludedProxies {
+		return r, invalid("exclude", fmt.Sprintf("must not have more than %d entries", v1alpha1.MaxExcludedProxies))
+	}
+	for i, exclude := range b.Exclude {
+		name, err := proxyName(fmt.Sprintf("exclude[%d]", i), exclude, r.Namespace)
+		if err != nil {
+			return r, err
+		}
+		if !slices.Contains(r.Exclude, name) {
+			r.Exclude = append(r.Exclude, name)
+		}
+	}
+	var err error
+	r.Key, err = idempotencyKey(header)
+	return r, err
+}
+
+func checkTargets(b *leaseBody, r *LeaseRequest) error {
+	for i, target := range r.Targets {
+		field := "target"
+		if b.Target == "" {
+			field = fmt.Sprintf("targets[%d]", i)
+		} else if i > 0 {
+			field = fmt.Sprintf("targets[%d]", i-1)
+		}
+		if problem := targetProblem(target); problem != "" {
+			return invalid(field, problem)
+		}
+	}
+	slices.Sort(r.Targets)
+	r.Targets = slices.Compact(r.Targets)
+	if len(r.Targets) > v1alpha1.MaxLeaseTargets {
+		return invalid("targets", fmt.Sprintf("must not have more than %d entries", v1alpha1.MaxLeaseTargets))
+	}
+	return nil
+}
+
+// report checks a body.
+func (b *reportBody) report() (Report, error) {
+	r := Report{Target: b.Target, Result: v1alpha1.ReportResult(b.Result)}
+	switch r.Result {
+	case v1alpha1.ReportRateLimited, v1alpha1.ReportBanned, v1alpha1.ReportFailed, v1alpha1.ReportOK:
+	default:
+		return r, invalid("result", "must be rate_limited, banned, failed or ok")
+	}
+	if b.Target == "" {
+		return r, invalid("target", "is required")
+	}
+	if problem := targetProblem(b.Target); problem != "" {
+		return r, invalid("target", problem)
+	}
+	if s := b.RetryAfterSeconds; s != nil {
+		if *s < 0 || *s > maxRetryAfterSeconds {
+			return r, invalid("retryAfterSeconds", fmt.Sprintf("must be between 0 and %d", maxRetryAfterSeconds))
+		}
+		r.RetryAfter = time.Duration(*s) * time.Second
+	}
+	return r, nil
+}
+
+// targetProblem says what is wrong with a target host; empty when nothing is. The rule is the schema's.
+func targetProblem(target string) string {
+	const want = "must be a lower-case host name or IP address, without scheme or port"
+	switch {
+	case target == "":
+		return want
+	case strings.ContainsFunc(target, isControl):
+		return want + "; it has a control character"
+	case strings.ContainsFunc(target, func(c rune) bool { return c > '~' }):
+		return want + "; write international names in their xn-- form"
+	case strings.ContainsFunc(target, func(c rune) bool { return c >= 'A' && c <= 'Z' }):
+		return want + "; it has an upper-case letter"
+	}
+	if address, err := netip.ParseAddr(target); err == nil && address.Zone() == "" && address.String() == target {
+		return ""
+	}
+	if len(validation.IsDNS1123Subdomain(target)) > 0 {
+		return want
+	}
+	return ""
+}
+
+// proxyName reads the name of a proxy, or its id "namespace/name".
+func proxyName(field, id, namespace string) (string, error) {
+	prefix, name, qualified := strings.Cut(id, "/")
+	if !qualified {
+		prefix, name = namespace, id
+	}
+	if len(validation.IsDNS1123Subdomain(name)) > 0 || len(name) > 63 {
+		return "", invalid(field, "must be the name or the id of a proxy")
+	}
+	if prefix != namespace {
+		return "", invalid(field, "must be a proxy of namespace "+namespace)
+	}
+	return name, nil
+}
+
+func checkNamespace(field, namespace string) error {
+	if len(validation.IsDNS1123Label(namespace)) > 0 {
+		return invalid(field, "must be the name of a namespace")
+	}
+	return nil
+}
+
+func checkLabels(selector map[string]string) error {
+	if len(selector) > maxSelector {
+		return invalid("selector", fmt.Sprintf("must not have more than %d labels", maxSelector))
+	}
+	for key, value := range selector {
+		if len(validation.IsQualifiedName(key)) > 0 {
+			return invalid("selector", "must have label names as keys")
+		}
+		if len(validation.IsValidLabelValue(value)) > 0 {
+			return invalid("selector."+key, "must be a label value")
+		}
+	}
+	return nil
+}
+
+func idempotencyKey(header http.Header) (string, error) {
+	values := header.Values("Idempotency-Key")
+	if len(values) == 0 {
+		return "", nil
+	}
+	key := values[0]
+	if len(values) > 1 || key == "" || len(key) > maxKey || strings.ContainsFunc(key, func(c rune) bool { return c <= ' ' || c > '~' }) {
+		return "", &Error{
+			Status: http.StatusBadRequest, Code: CodeInvalidHeader, Field: "Idempotency-Key",
+			Detail: fmt.Sprintf("must be one value of 1 to %d printable ASCII characters without spaces", maxKey),
+		}
+	}
+	return key, nil
+}
+
+func isControl(c rune) bool { return c < ' ' || c == 0x7f }

@@ -1,0 +1,64 @@
+package leasing
+
+import (
+	"fmt"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// metrics of leasing. None has a label with more than a handful of values.
+type metrics struct {
+	grants    *prometheus.CounterVec
+	duration  *prometheus.HistogramVec
+	ended     *prometheus.CounterVec
+	renewals  *prometheus.CounterVec
+	reports   *prometheus.CounterVec
+	evicted   prometheus.Counter
+	unknown   prometheus.Counter
+	conflicts prometheus.Counter
+	epoch     prometheus.Gauge
+	recovery  prometheus.Gauge
+}
+
+// Ways in which a lease is asked for, as metrics name them.
+const (
+	pathHTTP     = "http"
+	pathCR       = "cr"
+	pathFollower = "follower"
+)
+
+func newMetrics(a *Allocator, r prometheus.Registerer) (*metrics, error) {
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "proxy_operator_leases_" + name, Help: help}, labels)
+	}
+	gauge := func(name, help string) prometheus.GaugeOpts {
+		return prometheus.GaugeOpts{Name: "proxy_operator_leases_" + name, Help: help}
+	}
+	m := &metrics{
+		grants: counter("grants_total", "Leases granted, by the way they were asked for.", "path"),
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "proxy_operator_leases_grant_duration_seconds", Help: "Time from the request to the grant, waiting included, by the way it was asked for.",
+			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300},
+		}, []string{"path"}),
+		ended:     counter("ended_total", "Leases that ended, by reason.", "reason"),
+		renewals:  counter("renewals_total", "Renewals, by whether they had to be written.", "written"),
+		reports:   counter("reports_total", "Reports of holders, by result.", "result"),
+		evicted:   prometheus.NewCounter(prometheus.CounterOpts{Name: "proxy_operator_leases_cooldowns_evicted_total", Help: "Cooldowns dropped before their end because a proxy had too many."}),
+		unknown:   prometheus.NewCounter(prometheus.CounterOpts{Name: "proxy_operator_leases_unknown_outcomes_total", Help: "Writes whose outcome was not known at first."}),
+		conflicts: prometheus.NewCounter(prometheus.CounterOpts{Name: "proxy_operator_leases_exclusive_conflicts_total", Help: "Exclusive leases that found their proxy held by another."}),
+		epoch:     prometheus.NewGauge(gauge("leader_epoch", "Epoch of the grants of this leader; 0 on a replica that does not lead.")),
+		recovery:  prometheus.NewGauge(gauge("recovery_seconds", "How long the recovery at the start of this leader took.")),
+	}
+	slots := func(pick func() int) func() float64 { return func() float64 { return float64(pick()) } }
+	for _, c := range []prometheus.Collector{
+		m.grants, m.duration, m.ended, m.renewals, m.reports, m.evicted, m.unknown, m.conflicts, m.epoch, m.recovery,
+		prometheus.NewGaugeFunc(gauge("bound", "Leases that hold a proxy."), slots(func() int { _, n := a.ledger.Counts(); return n })),
+		prometheus.NewGaugeFunc(gauge("writing", "Grants whose write is under way or unknown."), slots(func() int { n, _ := a.ledger.Counts(); return n })),
+		prometheus.NewGaugeFunc(gauge("waiting", "Leases and calls that wait for a proxy."), slots(a.waiting.len)),
+	} {
+		if err := r.Register(c); err != nil {
+			return nil, fmt.Errorf("register metrics of leasing: %w", err)
+		}
+	}
+	return m, nil
+}

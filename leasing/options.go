@@ -1,0 +1,104 @@
+package leasing
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Defaults of the limits.
+const (
+	// DefaultMaxWaiting is the most HTTP calls that wait for a proxy at once.
+	DefaultMaxWaiting = 10_000
+	// DefaultMaxWaitingPerHolder is the most HTTP calls of one holder that wait at once.
+	DefaultMaxWaitingPerHolder = 1_000
+)
+
+// Verdicts is what leasing needs of the health engine: the newest verdict, which is in memory before it is in a status.
+type Verdicts interface {
+	// Verdict on an incarnation of a proxy; known is false when there is none. It must neither block nor call back.
+	Verdict(proxy types.UID, instanceID string) (healthy, known bool)
+}
+
+// VerdictFunc is a function as Verdicts.
+type VerdictFunc func(proxy types.UID, instanceID string) (healthy, known bool)
+
+// Verdict implements Verdicts.
+func (f VerdictFunc) Verdict(proxy types.UID, instanceID string) (healthy, known bool) {
+	return f(proxy, instanceID)
+}
+
+// Hinter makes the health engine probe a proxy soon: a report is a reason to look, never a verdict.
+type Hinter interface {
+	Hint(proxy types.UID)
+}
+
+// Credentials reads the credentials of a proxy.
+type Credentials interface {
+	// Read gives the user name and password in the Secret; the error names what is wrong with it and never its content.
+	Read(ctx context.Context, namespace, secret string) (username, password string, err error)
+}
+
+// Options of an Allocator. Client, Live, Cache and Registerer are required.
+type Options struct {
+	// Client writes, and reads from the cache.
+	Client client.Client
+	// Live reads from the API server.
+	Live client.Reader
+	// Cache has the informers.
+	Cache    cache.Cache
+	Clock    clock.Clock
+	Log      logr.Logger
+	Recorder events.EventRecorder
+	// Registerer takes the metrics.
+	Registerer prometheus.Registerer
+	// Verdicts and Hinter are the health engine; nil: there is none.
+	Verdicts Verdicts
+	Hinter   Hinter
+	// Credentials of proxies; nil: they are read by Client from Secrets that carry the label for it.
+	Credentials Credentials
+	// Leads tells by a clock whether this process may still act as the leader (see Fence); nil: always.
+	Leads func() bool
+	// Namespaces that are watched; empty: all.
+	Namespaces []string
+	// MaxWaiting and MaxWaitingPerHolder limit the HTTP calls that wait; 0: the defaults.
+	MaxWaiting, MaxWaitingPerHolder int
+	// RestartGrace is how long after a start no lease expires; 0: expiry.RestartGrace.
+	RestartGrace time.Duration
+}
+
+func (o *Options) complete() error {
+	if o.Client == nil || o.Live == nil || o.Cache == nil || o.Registerer == nil {
+		return errors.New("leasing: Client, Live, Cache and Registerer are required")
+	}
+	if o.Clock == nil {
+		o.Clock = clock.RealClock{}
+	}
+	if o.Log.GetSink() == nil {
+		o.Log = logr.Discard()
+	}
+	if o.Recorder == nil {
+		o.Recorder = &events.FakeRecorder{}
+	}
+	if o.Credentials == nil {
+		o.Credentials = SecretCredentials{Reader: o.Client}
+	}
+	if o.Leads == nil {
+		o.Leads = func() bool { return true }
+	}
+	if o.MaxWaiting == 0 {
+		o.MaxWaiting = DefaultMaxWaiting
+	}
+	if o.MaxWaitingPerHolder == 0 {
+		o.MaxWaitingPerHolder = DefaultMaxWaitingPerHolder
+	}
+	return nil
+}

@@ -1,0 +1,115 @@
+package leasing
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
+	"crawl.example.com/egress-proxies-operator/leasing/grant"
+	"crawl.example.com/egress-proxies-operator/leasing/httpapi"
+	"crawl.example.com/egress-proxies-operator/leasing/ledger"
+)
+
+// refusal says by HTTP why a lease was not granted.
+func (b Backend) refusal(err error) error {
+	var none *ledger.NoProxyError
+	switch {
+	case errors.As(err, &none):
+		retry := noProxyRetry
+		if !none.Earliest.IsZero() {
+			retry = min(max(none.Earliest.Sub(b.Clock.Now()), time.Second), maxNoProxyRetry)
+		}
+		return &httpapi.Error{
+			Status: http.StatusServiceUnavailable, Code: httpapi.CodeNoProxy, Reason: none.Reason, Detail: none.Message, RetryAfter: retry,
+		}
+	case errors.Is(err, errQueueFull):
+		return &httpapi.Error{Status: http.StatusTooManyRequests, Code: httpapi.CodeQueueFull, Detail: "Too many calls wait for a proxy", RetryAfter: noProxyRetry}
+	case errors.Is(err, errHolderLimit):
+		return &httpapi.Error{Status: http.StatusTooManyRequests, Code: httpapi.CodeHolderLimit, Detail: "Too many calls of this holder wait for a proxy", RetryAfter: noProxyRetry}
+	case errors.Is(err, grant.ErrDeposed):
+		return notReady("Another replica may lead now")
+	case errors.Is(err, grant.ErrUnknown), errors.Is(err, grant.ErrTaken), errors.Is(err, grant.ErrGone), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return outcomeUnknown()
+	}
+	return unavailable(err)
+}
+
+// unavailable translates an answer of the API server, or that there was none.
+func unavailable(err error) error {
+	switch {
+	case apierrors.IsTooManyRequests(err):
+		return &httpapi.Error{
+			Status: http.StatusTooManyRequests, Code: httpapi.CodeTooManyRequests, Detail: "The Kubernetes API is overloaded",
+			RetryAfter: max(grant.RetryAfter(err), time.Second),
+		}
+	case apierrors.IsNotFound(err), apierrors.HasStatusCause(err, "NamespaceTerminating"):
+		// The only thing that a creation does not find is the namespace.
+		return &httpapi.Error{Status: http.StatusUnprocessableEntity, Code: httpapi.CodeInvalidField, Field: "namespace", Detail: "The namespace does not exist, or not for long"}
+	case apierrors.IsInvalid(err), apierrors.IsForbidden(err), apierrors.IsBadRequest(err):
+		return err // a fault of the operator, or of its rights: it belongs into the log
+	}
+	return &httpapi.Error{
+		Status: http.StatusServiceUnavailable, Code: httpapi.CodeUnavailable, Detail: "The Kubernetes API does not answer", RetryAfter: notReadyRetry,
+	}
+}
+
+func notReady(detail string) *httpapi.Error {
+	return &httpapi.Error{Status: http.StatusServiceUnavailable, Code: httpapi.CodeNotReady, Detail: detail, RetryAfter: notReadyRetry}
+}
+
+func outcomeUnknown() *httpapi.Error {
+	return &httpapi.Error{
+		Status: http.StatusServiceUnavailable, Code: httpapi.CodeOutcomeUnknown, RetryAfter: notReadyRetry,
+		Detail: "It is not known yet whether the lease was granted; repeat the request with the same Idempotency-Key",
+	}
+}
+
+func noCredentials() *httpapi.Error {
+	return &httpapi.Error{
+		Status: http.StatusServiceUnavailable, Code: httpapi.CodeNoProxy, Reason: v1alpha1.ReasonCredentialsNotFound,
+		Detail: "The credentials of the proxy cannot be read", RetryAfter: noProxyRetry,
+	}
+}
+
+func consumedKey(detail string) *httpapi.Error {
+	return &httpapi.Error{Status: http.StatusConflict, Code: httpapi.CodeKeyConsumed, Field: "Idempotency-Key", Detail: detail}
+}
+
+func ended(reason, detail string) *httpapi.Error {
+	return &httpapi.Error{Status: http.StatusGone, Code: httpapi.CodeLeaseEnded, Reason: reason, Detail: detail}
+}
+
+// endedBy says why a finished lease has ended.
+func endedBy(lease *v1alpha1.ProxyLease) *httpapi.Error {
+	detail := "The lease has ended"
+	if c := meta.FindStatusCondition(lease.Status.Conditions, v1alpha1.ConditionBound); c != nil {
+		detail = c.Message
+	}
+	return ended(endReason(lease), detail)
+}
+
+// endReason is the reason of the end of a finished lease.
+func endReason(lease *v1alpha1.ProxyLease) string {
+	if c := meta.FindStatusCondition(lease.Status.Conditions, v1alpha1.ConditionBound); c != nil {
+		return c.Reason
+	}
+	return string(lease.Status.Phase)
+}
+
+// cacheReady refuses calls that would read an empty cache: an empty list must never be read as "there are no proxies".
+func (b Backend) cacheReady(ctx context.Context) error {
+	synced, cancel := context.WithTimeout(ctx, cacheWait)
+	defer cancel()
+	if !b.Cache.WaitForCacheSync(synced) {
+		return notReady("The caches are not filled yet")
+	}
+	return nil
+}
+
+// cacheWait is how long a call waits for the caches.
+const cacheWait = time.Second

@@ -1,0 +1,301 @@
+package leasing
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
+	"crawl.example.com/egress-proxies-operator/leasing/expiry"
+	"crawl.example.com/egress-proxies-operator/leasing/grant"
+	"crawl.example.com/egress-proxies-operator/leasing/ledger"
+	"crawl.example.com/egress-proxies-operator/leasing/queue"
+	"crawl.example.com/egress-proxies-operator/leasing/record"
+)
+
+// bindRetry is the pause before a lease is tried again whose grant could not be written.
+const bindRetry = time.Second
+
+// firstPass is how long a lease with waitSeconds 0 waits that was found at the start of a leader.
+const firstPass = time.Second
+
+var (
+	errQueueFull   = errors.New("too many calls wait for a proxy")
+	errHolderLimit = errors.New("too many calls of this holder wait for a proxy")
+)
+
+// waiter is a lease, or a call for one, that waits.
+type waiter struct {
+	request ledger.Request
+	pool    string
+	// ttlSeconds that the lease asks for; 0: the default.
+	ttlSeconds int32
+	since      time.Time
+	// served takes the result of a call; nil for a lease that exists.
+	served chan served
+}
+
+// served is what a waiting call gets.
+type served struct {
+	reservation ledger.Reservation
+	err         error
+}
+
+// waiting is the queue behind its lock.
+type waiting struct {
+	mu             sync.Mutex
+	queue          *queue.Queue[*waiter]
+	pools          map[types.NamespacedName]int
+	calls          int
+	max, perHolder int
+}
+
+func (w *waiting) init(limit, perHolder int) {
+	w.queue = queue.New[*waiter]()
+	w.pools = map[types.NamespacedName]int{}
+	w.max, w.perHolder = limit, perHolder
+}
+
+// add puts a waiter at the end. Calls are limited; leases that exist are not.
+func (w *waiting) add(id string, v *waiter) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	holder := v.request.Lease.Namespace + "/" + v.request.Holder
+	if v.served != nil {
+		if w.calls >= w.max {
+			return errQueueFull
+		}
+		if w.queue.LenOf(holder) >= w.perHolder {
+			return errHolderLimit
+		}
+	}
+	if w.queue.Add(&queue.Item[*waiter]{ID: id, Holder: holder, Shape: shape(v), Value: v}) {
+		w.count(v, 1)
+	}
+	return nil
+}
+
+// remove takes a waiter out; false: it does not wait (any more).
+func (w *waiting) remove(id string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	item := w.queue.Remove(id)
+	if item == nil {
+		return false
+	}
+	w.count(item.Value, -1)
+	return true
+}
+
+// pass offers the waiters to serve.
+func (w *waiting) pass(serve func(id string, v *waiter) bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.queue.Pass(func(item *queue.Item[*waiter]) bool {
+		if !serve(item.ID, item.Value) {
+			return false
+		}
+		w.count(item.Value, -1)
+		return true
+	})
+}
+
+func (w *waiting) count(v *waiter, n int) {
+	if v.served != nil {
+		w.calls += n
+	}
+	if v.pool != "" {
+		key := types.NamespacedName{Namespace: v.request.Lease.Namespace, Name: v.pool}
+		if w.pools[key] += n; w.pools[key] == 0 {
+			delete(w.pools, key)
+		}
+	}
+}
+
+// since tells since when a lease waits.
+func (w *waiting) since(id string) (time.Time, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if item := w.queue.Get(id); item != nil {
+		return item.Value.since, true
+	}
+	return time.Time{}, false
+}
+
+func (w *waiting) len() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.queue.Len()
+}
+
+func (w *waiting) lenPool(namespace, pool string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.pools[types.NamespacedName{Namespace: namespace, Name: pool}]
+}
+
+// shape is equal for waiters that the same proxies can serve.
+func shape(v *waiter) string {
+	r := &v.request
+	selector := ""
+	if r.Selector != nil {
+		selector = r.Selector.String()
+	}
+	excluded := slices.Sorted(slices.Values(r.Excluded))
+	return strings.Join([]string{
+		r.Lease.Namespace, selector, r.ProxyName, string(r.Mode),
+		strings.Join(slices.Sorted(slices.Values(r.Targets)), ","), strings.Join(excluded, ","),
+	}, "\x00")
+}
+
+// requestOf is what a lease asks for. It fails only for a selector that the schema let through.
+func requestOf(lease *v1alpha1.ProxyLease) (r ledger.Request, pool string, err error) {
+	r = ledger.Request{
+		Lease: client.ObjectKeyFromObject(lease), UID: lease.UID, Holder: lease.Spec.Holder, ProxyName: lease.Spec.ProxyName,
+		Targets: lease.Spec.Targets, Mode: lease.Spec.Mode, Excluded: lease.Spec.ExcludedProxyNames,
+	}
+	switch {
+	case lease.Spec.PoolRef != nil:
+		pool = lease.Spec.PoolRef.Name
+		r.Selector = labels.SelectorFromSet(labels.Set{v1alpha1.LabelPool: pool})
+	case lease.Spec.Selector != nil:
+		if r.Selector, err = metav1.LabelSelectorAsSelector(lease.Spec.Selector); err != nil {
+			return r, "", fmt.Errorf("read the selector: %w", err)
+		}
+		pool = lease.Spec.Selector.MatchLabels[v1alpha1.LabelPool]
+	}
+	return r, pool, nil
+}
+
+// enqueue lets a pending lease wait for a proxy. It may be called for one that waits already.
+func (a *Allocator) enqueue(lease *v1alpha1.ProxyLease) {
+	id := string(lease.UID)
+	if _, waits := a.waiting.since(id); waits {
+		return
+	}
+	request, pool, err := requestOf(lease)
+	if err != nil {
+		go a.fail(lease, v1alpha1.ReasonInvalidSelector, err.Error())
+		return
+	}
+	now := a.Clock.Now()
+	atOnce := false // bound in one pass or not at all
+	if seconds := lease.Spec.WaitSeconds; seconds != nil {
+		wait := time.Duration(*seconds) * time.Second
+		atOnce = wait == 0 && a.Recovered()
+		if wait == 0 {
+			wait = firstPass
+		}
+		if _, set := a.deadlines.Get(lease.UID); !set && !atOnce {
+			if a.deadlines.Set(expiry.Deadline{Lease: request.Lease, UID: lease.UID, What: expiry.Wait, At: now.Add(wait)}) {
+				a.kickDeadlines()
+			}
+		}
+	}
+	// An error is possible for calls only.
+	_ = a.waiting.add(id, &waiter{request: request, pool: pool, ttlSeconds: lease.Spec.TTLSeconds, since: now})
+	if atOnce {
+		a.pass()
+		if a.waiting.remove(id) {
+			go a.timeOut(request.Lease, lease.UID)
+		}
+		return
+	}
+	a.wake()
+}
+
+// dispatch serves waiters whenever there may be something for them.
+func (a *Allocator) dispatch(ctx context.Context) {
+	for {
+		a.pass()
+		var cooled <-chan time.Time
+		stop := func() bool { return true }
+		if a.waiting.len() > 0 {
+			if end := a.ledger.NextCooldownEnd(a.Clock.Now()); !end.IsZero() {
+				timer := a.Clock.NewTimer(end.Sub(a.Clock.Now()))
+				cooled, stop = timer.C(), timer.Stop
+			}
+		}
+		select {
+		case <-a.wakeup:
+		case <-cooled:
+		case <-ctx.Done():
+			stop()
+			return
+		}
+		stop()
+	}
+}
+
+// pass serves as many waiters as can be served.
+func (a *Allocator) pass() {
+	if !a.Recovered() {
+		return
+	}
+	now := a.Clock.Now()
+	a.waiting.pass(func(id string, v *waiter) bool {
+		reservation, err := a.ledger.Reserve(v.request, now)
+		var taken *ledger.TakenError
+		switch {
+		case err == nil && v.served == nil:
+			go a.bind(types.UID(id), v, reservation)
+		case err == nil || v.served != nil && errors.As(err, &taken):
+			v.served <- served{reservation, err}
+		case errors.As(err, &taken):
+			// The lease has been served on another way.
+		default:
+			return false
+		}
+		return true
+	})
+}
+
+// bind writes the grant of a lease that exists.
+func (a *Allocator) bind(uid types.UID, v *waiter, r ledger.Reservation) {
+	ctx := a.pipeline.Base
+	ttl, err := a.ttl(ctx, r.Proxy, v.ttlSeconds)
+	if err != nil {
+		a.ledger.Cancel(r)
+	} else {
+		lease, bindErr := a.pipeline.Bind(ctx, uid, r, ttl)
+		if bindErr == nil {
+			a.track(lease)
+			a.metrics.grants.WithLabelValues(pathCR).Inc()
+			a.metrics.duration.WithLabelValues(pathCR).Observe(a.Clock.Since(v.since).Seconds())
+			return
+		}
+		err = bindErr
+	}
+	if errors.Is(err, grant.ErrGone) || ctx.Err() != nil {
+		a.wake()
+		return
+	}
+	a.Log.Error(err, "Grant a lease", "lease", r.Lease, "proxy", r.Binding.ProxyName)
+	timer := a.Clock.NewTimer(bindRetry)
+	defer timer.Stop()
+	select {
+	case <-timer.C():
+	case <-ctx.Done():
+		return
+	}
+	// What became of the lease is read again before it waits again.
+	a.chores.Add(chore{what: requeue, key: r.Lease, uid: uid})
+}
+
+// ttl is the TTL that a lease of this proxy gets, in seconds.
+func (a *Allocator) ttl(ctx context.Context, px *v1alpha1.Proxy, wish int32) (int32, error) {
+	bounds, err := a.bounds(ctx, px)
+	if err != nil {
+		return 0, err
+	}
+	return record.ClampTTL(wish, bounds), nil
+}
