@@ -81,11 +81,12 @@ func (in *Input) newMember(px *v1alpha1.Proxy, updateRevision string) member {
 	return m
 }
 
-// outOfDate: the provider says that the instance it made is not what the specification asks for, as after a change of a
-// cloud-init Secret. Members wait for the pool then.
+// outOfDate: the provider says that the instance was made from something else than the specification asks for now, as
+// after a change of a cloud-init Secret. Members wait for the pool then. Other reasons are no reason to replace: what the
+// provider refuses for the member it would refuse for its successor.
 func outOfDate(px *v1alpha1.Proxy) bool {
-	return px.Status.Instance != nil && px.Status.Instance.ID != "" &&
-		meta.IsStatusConditionFalse(px.Status.Conditions, v1alpha1.ConditionUpToDate)
+	upToDate := meta.FindStatusCondition(px.Status.Conditions, v1alpha1.ConditionUpToDate)
+	return upToDate != nil && upToDate.Status == metav1.ConditionFalse && upToDate.Reason == v1alpha1.ReasonSpecChanged
 }
 
 // restarted tells whether spec.rollout.afterTime asks for a younger proxy.

@@ -189,6 +189,7 @@ func TestP8_OutOfDateMembersShareTheBudget(t *testing.T) {
 	w := newWorld(20, 0)
 	for _, px := range w.members {
 		condition(v1alpha1.ConditionUpToDate, metav1.ConditionFalse)(px)
+		meta.FindStatusCondition(px.Status.Conditions, v1alpha1.ConditionUpToDate).Reason = v1alpha1.ReasonSpecChanged
 	}
 	for range 60 {
 		w.step()
