@@ -17,7 +17,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -112,7 +111,7 @@ func Add(mgr manager.Manager, o Options) error {
 	}
 	err := builder.ControllerManagedBy(mgr).
 		Named(name).
-		For(&v1alpha1.Proxy{}, builder.WithPredicates(relevant())).
+		For(&v1alpha1.Proxy{}, builder.WithPredicates(relevant(r.finalizer))).
 		Watches(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.proxiesOfSecret)).
 		Watches(&v1alpha1.ProviderClass{}, handler.EnqueueRequestsFromMapFunc(r.proxiesOfClass), builder.WithPredicates(classChanged(r.kind))).
 		WatchesRawSource(source.Channel(o.Set.Events(), handler.TypedEnqueueRequestsFromMapFunc(requestOf))).
@@ -127,8 +126,9 @@ func Add(mgr manager.Manager, o Options) error {
 }
 
 // relevant lets through what can change a decision. What others write to the status, and what this controller writes
-// itself, must not wake it: four writers would keep each other busy. An instance record that disappears is a restore.
-func relevant() predicate.Predicate {
+// itself, must not wake it: the writers would keep each other busy. A finalizer or a record that disappears is somebody
+// else's doing.
+func relevant(finalizer string) predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, ok := e.ObjectOld.(*v1alpha1.Proxy)
 		after, ok2 := e.ObjectNew.(*v1alpha1.Proxy)
@@ -137,7 +137,7 @@ func relevant() predicate.Predicate {
 		}
 		return before.Generation != after.Generation ||
 			before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero() ||
-			!slices.Equal(before.Finalizers, after.Finalizers) ||
+			(hasFinalizer(before, finalizer) && !hasFinalizer(after, finalizer)) ||
 			before.Annotations[v1alpha1.AnnotationSkipCleanup] != after.Annotations[v1alpha1.AnnotationSkipCleanup] ||
 			bindingOf(before) != bindingOf(after) ||
 			(before.Status.Instance != nil && after.Status.Instance == nil)
