@@ -117,7 +117,8 @@ func find(t *testing.T, all []*unstructured.Unstructured, kind, name string) *un
 	return nil
 }
 
-// apply writes objects to the API server, which checks them with its schemas.
+// apply writes objects to the API server, which checks them with its schemas. After the test they are gone, but for
+// namespaces, which cannot go without their controller, and CRDs, which the control plane came with.
 func apply(t *testing.T, c client.Client, all []*unstructured.Unstructured, opts ...client.ApplyOption) {
 	t.Helper()
 	opts = append(opts, client.FieldOwner("test"), client.ForceOwnership)
@@ -126,6 +127,13 @@ func apply(t *testing.T, c client.Client, all []*unstructured.Unstructured, opts
 			t.Errorf("%s %s: %v", object.GetKind(), object.GetName(), err)
 		}
 	}
+	t.Cleanup(func() {
+		for _, object := range all {
+			if object.GetKind() != "Namespace" && object.GetKind() != "CustomResourceDefinition" {
+				_ = c.Delete(context.Background(), object)
+			}
+		}
+	})
 }
 
 // as is a client with the rights of a user, and of nobody else.
