@@ -148,9 +148,13 @@ func (a *Allocator) CountLeases(proxy types.UID) (leases int, known bool) {
 	return a.ledger.Load(proxy), true
 }
 
-// PoolCounts are how many leases the proxies of a pool carry and how many leases wait for the pool.
-func (a *Allocator) PoolCounts(namespace, pool string) (leased, pending int32) {
-	return int32(a.ledger.PoolLoad(namespace, pool)), int32(a.waiting.lenPool(namespace, pool))
+// PoolCounts are how many leases the proxies of a pool carry and how many leases wait for the pool; known is false when
+// this replica does not know.
+func (a *Allocator) PoolCounts(namespace, pool string) (leased, pending int32, known bool) {
+	if !a.Recovered() {
+		return 0, 0, false
+	}
+	return int32(a.ledger.PoolLoad(namespace, pool)), int32(a.waiting.lenPool(namespace, pool)), true
 }
 
 // LeaseChanges names proxies that are asked to drain and became empty.

@@ -245,3 +245,6 @@ func (a *Allocator) bounds(ctx context.Context, px *v1alpha1.Proxy) (*v1alpha1.P
 	}
 	return pool.Spec.Leases, nil
 }
+
+// Waiting is how many leases and calls wait for a proxy.
+func (a *Allocator) Waiting() int { return a.waiting.len() }

@@ -75,21 +75,23 @@ type Options struct {
 // Reconciler reconciles ProxyLeases.
 type Reconciler struct {
 	Options
-	Client  client.Client
+	Client client.Client
+	// Live reads from the API server.
+	Live    client.Reader
 	mirrors *rate.Limiter
 }
 
 // New makes a Reconciler; Add is what a manager needs.
-func New(c client.Client, o Options) *Reconciler {
+func New(c client.Client, live client.Reader, o Options) *Reconciler {
 	if o.Clock == nil {
 		o.Clock = clock.RealClock{}
 	}
-	return &Reconciler{Options: o, Client: c, mirrors: rate.NewLimiter(mirrorsPerSecond, mirrorBurst)}
+	return &Reconciler{Options: o, Client: c, Live: live, mirrors: rate.NewLimiter(mirrorsPerSecond, mirrorBurst)}
 }
 
 // Add adds the controller to a manager.
 func Add(mgr manager.Manager, o Options) error {
-	r := New(mgr.GetClient(), o)
+	r := New(mgr.GetClient(), mgr.GetAPIReader(), o)
 	err := ctrl.NewControllerManagedBy(mgr).Named(controllerName).
 		For(&v1alpha1.ProxyLease{}).
 		Watches(&v1alpha1.Proxy{}, handler.EnqueueRequestsFromMapFunc(r.ofProxy), builder.WithPredicates(predicate.Funcs{UpdateFunc: proxyChanged})).

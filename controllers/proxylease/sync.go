@@ -37,7 +37,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 
 // finished takes in what the holder still had to report and deletes the lease when it has been kept long enough.
 func (r *Reconciler) finished(ctx context.Context, lease *v1alpha1.ProxyLease) (ctrl.Result, error) {
-	if _, err := r.takeReports(ctx, lease); err != nil {
+	if _, err := r.takeReports(ctx, lease, nil); err != nil {
 		return ctrl.Result{}, err
 	}
 	keep := record.KeepAfterFinish(lease)
@@ -78,12 +78,19 @@ func (r *Reconciler) pending(ctx context.Context, lease *v1alpha1.ProxyLease) (c
 
 // bound follows a lease's proxy and its holder.
 func (r *Reconciler) bound(ctx context.Context, lease *v1alpha1.ProxyLease) (ctrl.Result, error) {
-	px, err := r.proxyOf(ctx, lease)
+	px, err := r.proxyOf(ctx, r.Client, lease)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
 	now := r.Clock.Now()
 	verdict := judge(lease, px, now)
+	if verdict.Reason != "" {
+		// The cache may be older than the grant; nobody loses a lease because of that.
+		if px, err = r.proxyOf(ctx, r.Live, lease); err != nil {
+			return ctrl.Result{}, err
+		}
+		verdict = judge(lease, px, now)
+	}
 	if verdict.Reason == "" && lease.Spec.Mode == v1alpha1.LeaseExclusive {
 		taken, err := r.Allocator.EnsureExclusive(ctx, lease)
 		if err != nil {
@@ -94,7 +101,7 @@ func (r *Reconciler) bound(ctx context.Context, lease *v1alpha1.ProxyLease) (ctr
 		}
 	}
 	// Before the lease may end: what was seen through the proxy stays true.
-	reported, err := r.takeReports(ctx, lease)
+	reported, err := r.takeReports(ctx, lease, px)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
@@ -144,7 +151,7 @@ func (r *Reconciler) renewalDue(lease *v1alpha1.ProxyLease) time.Time {
 
 // takeReports takes in the reports of a lease's spec, each once: what was taken in is stored with the lease. It tells
 // whether there were any.
-func (r *Reconciler) takeReports(ctx context.Context, lease *v1alpha1.ProxyLease) (bool, error) {
+func (r *Reconciler) takeReports(ctx context.Context, lease *v1alpha1.ProxyLease, px *v1alpha1.Proxy) (bool, error) {
 	reports, first := record.NewReports(lease)
 	if len(reports) == 0 {
 		return false, nil
@@ -155,7 +162,7 @@ func (r *Reconciler) takeReports(ctx context.Context, lease *v1alpha1.ProxyLease
 		}
 	}
 	err := r.Allocator.WriteStatus(ctx, lease, func(l *v1alpha1.ProxyLease) *v1alpha1.ProxyLeaseStatus {
-		status := record.Mirrored(l, nil, r.Clock.Now())
+		status := record.Mirrored(l, px, r.Clock.Now())
 		for _, report := range reports {
 			record.Observe(status, report)
 		}
@@ -168,10 +175,10 @@ func (r *Reconciler) takeReports(ctx context.Context, lease *v1alpha1.ProxyLease
 }
 
 // proxyOf is the Proxy that a lease names; nil when there is none.
-func (r *Reconciler) proxyOf(ctx context.Context, lease *v1alpha1.ProxyLease) (*v1alpha1.Proxy, error) {
+func (r *Reconciler) proxyOf(ctx context.Context, reader client.Reader, lease *v1alpha1.ProxyLease) (*v1alpha1.Proxy, error) {
 	b, _ := record.BindingOf(lease)
 	px := &v1alpha1.Proxy{}
-	err := r.Client.Get(ctx, types.NamespacedName{Namespace: lease.Namespace, Name: b.ProxyName}, px)
+	err := reader.Get(ctx, types.NamespacedName{Namespace: lease.Namespace, Name: b.ProxyName}, px)
 	if client.IgnoreNotFound(err) != nil {
 		return nil, fmt.Errorf("read the proxy of a lease: %w", err)
 	}
