@@ -30,8 +30,9 @@ const (
 	// maxFileDescriptors bounds the connections of one proxy. Without it Squid makes tables for the limit of the
 	// container, which may be a billion.
 	maxFileDescriptors = 16384
-	// shutdownSeconds is how long Squid lets requests finish after SIGTERM. It takes it even when there are none.
-	shutdownSeconds = 3
+	// shutdownSeconds is how long Squid lets requests finish after SIGTERM; it takes it, and two more, even when there
+	// are none. Who still uses a proxy is asked before its pod is deleted, so a replacement need not wait here.
+	shutdownSeconds = 1
 	// connectTimeoutSeconds bounds one attempt to reach a target; Squid's own default is a minute.
 	connectTimeoutSeconds = 15
 	// dnsFloorSeconds is the shortest time an answer of DNS is kept, the negative one included. Between the check of a
