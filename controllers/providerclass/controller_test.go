@@ -1,0 +1,72 @@
+package providerclass
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
+	"crawl.example.com/egress-proxies-operator/internal/manager"
+)
+
+func TestA16_FinalizerWhileInUse(t *testing.T) {
+	mine, other := v1alpha1.FinalizerClassInUse, v1alpha1.FinalizerClassInstances
+	for _, tt := range []struct {
+		name            string
+		have            []string
+		inUse, deleting bool
+		want            []string
+	}{
+		{name: "unused"},
+		{name: "comes into use", inUse: true, want: []string{mine}},
+		{name: "in use beside another", have: []string{other}, inUse: true, want: []string{other, mine}},
+		{name: "falls out of use", have: []string{mine}, want: []string{mine}},
+		{name: "deleted in use", have: []string{mine}, inUse: true, deleting: true, want: []string{mine}},
+		{name: "deleted out of use", have: []string{mine, other}, deleting: true, want: []string{other}},
+		// The API server takes no new finalizer on an object that is being deleted.
+		{name: "comes into use while being deleted", have: []string{other}, inUse: true, deleting: true, want: []string{other}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			class := &v1alpha1.ProviderClass{ObjectMeta: metav1.ObjectMeta{Finalizers: tt.have}}
+			if tt.deleting {
+				class.DeletionTimestamp = ptr.To(metav1.NewTime(time.Unix(1, 0)))
+			}
+			if got := wantedFinalizers(class, tt.inUse); !slices.Equal(got, tt.want) {
+				t.Errorf("finalizers %v, want %v", got, tt.want)
+			}
+		})
+	}
+}
+
+// A Proxy that is bound to a former class of the same name does not hold the present one.
+func TestNamesakeIsAnotherClass(t *testing.T) {
+	class := &v1alpha1.ProviderClass{
+		ObjectMeta: metav1.ObjectMeta{Name: "c", UID: "new"}, Spec: v1alpha1.ProviderClassSpec{ControllerName: v1alpha1.DefaultControllerName},
+	}
+	bound := func(name string, uid types.UID) *v1alpha1.Proxy {
+		return &v1alpha1.Proxy{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name},
+			Status:     v1alpha1.ProxyStatus{Binding: &v1alpha1.Binding{ClassName: "c", ClassUID: uid}},
+		}
+	}
+	c := fake.NewClientBuilder().WithScheme(manager.Scheme()).WithIndex(&v1alpha1.Proxy{}, indexClassUID, byClassUID).
+		WithObjects(class, bound("a", "old")).Build()
+	r := &Reconciler{Options: Options{ControllerName: v1alpha1.DefaultControllerName}, Client: c}
+	if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(class)}); err != nil {
+		t.Fatal(err)
+	}
+	got := &v1alpha1.ProviderClass{}
+	if err := c.Get(t.Context(), client.ObjectKeyFromObject(class), got); err != nil {
+		t.Fatal(err)
+	}
+	if len(got.Finalizers) != 0 {
+		t.Errorf("finalizers %v, want none", got.Finalizers)
+	}
+}
