@@ -194,7 +194,7 @@ func TestProviderWorksWithItsRole(t *testing.T) {
 	mine := as(t, env.Config, providerUser)
 	class := &v1alpha1.ProviderClass{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"}, Spec: v1alpha1.ProviderClassSpec{Type: v1alpha1.ProviderKubernetes}}
 	provider, err := kubernetes.NewFactory().Open(t.Context(), class, providers.Runtime{
-		ClusterID: "c", Client: mine, Clock: clocktesting.NewFakeClock(metav1.Now().Time),
+		ClusterID: "c", Client: mine, Reader: mine, Clock: clocktesting.NewFakeClock(metav1.Now().Time),
 	})
 	must(t, err)
 	defer provider.Close()

@@ -66,8 +66,7 @@ type Runtime struct {
 	Clock     clock.WithTicker
 	// Client reads and writes the cluster; only the kubernetes provider gets one, and the two that follow.
 	Client client.Client
-	// Reader reads from the API server itself: a cache that has not seen a new object yet would call it gone. Client is
-	// used when it is nil.
+	// Reader reads from the API server itself: a cache that has not seen a new object yet would call it gone.
 	Reader client.Reader
 	// Informers tell of changes; nil leaves Providers without events.
 	Informers cache.Informers

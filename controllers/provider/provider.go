@@ -10,6 +10,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
@@ -30,8 +31,11 @@ type Options struct {
 	ControllerName string
 	// Namespaces that are watched; empty means all.
 	Namespaces []string
-	// Client for the factory; only the kubernetes provider gets one.
-	Client client.Client
+	// Client for the factory, with the Reader and the Informers beside it; only the kubernetes provider gets them, see
+	// providers.Runtime.
+	Client    client.Client
+	Reader    client.Reader
+	Informers cache.Informers
 	// CacheDir of the factory, for what can be fetched again.
 	CacheDir string
 	// ResolveCredentials, see instance.Options.
@@ -69,7 +73,10 @@ func NewSet(o Options, logger logr.Logger) (*providers.Set, error) {
 	if err != nil {
 		return nil, fmt.Errorf("register metrics of provider %s: %w", o.Factory.Type(), err)
 	}
-	runtime := providers.Runtime{ClusterID: o.ClusterID, Clock: o.Clock, Client: o.Client, Logger: logger, CacheDir: o.CacheDir}
+	runtime := providers.Runtime{
+		ClusterID: o.ClusterID, Clock: o.Clock, Logger: logger, CacheDir: o.CacheDir,
+		Client: o.Client, Reader: o.Reader, Informers: o.Informers, Namespaces: o.Namespaces,
+	}
 	return providers.NewSet(o.Factory, runtime, guard.ForSet(o.Factory, o.Clock, metrics)), nil
 }
 

@@ -30,7 +30,7 @@ func TestConformance(t *testing.T) {
 	providertest.Run(t, func(t *testing.T) providertest.Harness {
 		return providertest.Harness{
 			Factory:   NewFactory(),
-			Runtime:   providers.Runtime{ClusterID: namespace, Client: env.Client, Clock: clock.RealClock{}},
+			Runtime:   providers.Runtime{ClusterID: namespace, Client: env.Client, Reader: env.Client, Clock: clock.RealClock{}},
 			Namespace: namespace,
 			Class: func(name string) *v1alpha1.ProviderClass {
 				class := newClass(nil)

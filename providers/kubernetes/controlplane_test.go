@@ -60,7 +60,7 @@ func TestLifecycleOfAPod(t *testing.T) {
 	namespace := env.Namespace(t)
 	kubelet := kubelettest.Run(t, env.Config, namespace)
 	kubelet.HoldStarts(true)
-	provider := open(t, providers.Runtime{Client: env.Client}, newClass(nil))
+	provider := open(t, providers.Runtime{Client: env.Client, Reader: env.Client}, newClass(nil))
 	must(t, provider.Check(t.Context()))
 
 	req := newRequest(namespace, newUID(t, namespace, 1), nil)
@@ -130,7 +130,7 @@ func TestListSeesAllOfItsClassAndNothingElse(t *testing.T) {
 	one, two := env.Namespace(t), env.Namespace(t)
 	class := newClass(nil)
 	class.Name = "list-" + one
-	provider := open(t, providers.Runtime{Client: env.Client}, class)
+	provider := open(t, providers.Runtime{Client: env.Client, Reader: env.Client}, class)
 	provider.(*Provider).pageSize = 2
 	var want []string
 	for n := range 7 {
@@ -141,7 +141,7 @@ func TestListSeesAllOfItsClassAndNothingElse(t *testing.T) {
 		}
 	}
 	other := newRequest(one, newUID(t, one, 100), nil)
-	if _, err := open(t, providers.Runtime{Client: env.Client}, newClass(nil)).Create(t.Context(), other); err != nil {
+	if _, err := open(t, providers.Runtime{Client: env.Client, Reader: env.Client}, newClass(nil)).Create(t.Context(), other); err != nil {
 		t.Fatal(err)
 	}
 	elsewhere := newRequest(one, newUID(t, one, 101), func(r *providers.CreateRequest) { r.Owner.ClusterID = "another-cluster" })
@@ -166,14 +166,14 @@ func TestListSeesAllOfItsClassAndNothingElse(t *testing.T) {
 		}
 	}
 	check(provider, want)
-	limited := open(t, providers.Runtime{Client: env.Client, Namespaces: []string{two}}, class)
+	limited := open(t, providers.Runtime{Client: env.Client, Reader: env.Client, Namespaces: []string{two}}, class)
 	check(limited, []string{newRequest(two, newUID(t, one, 1), nil).Name, newRequest(two, newUID(t, one, 3), nil).Name, newRequest(two, newUID(t, one, 5), nil).Name})
 }
 
 func TestPasswordIsRenewedByTheNextCreate(t *testing.T) {
 	env := testenv.New(t)
 	namespace := env.Namespace(t)
-	provider := open(t, providers.Runtime{Client: env.Client}, newClass(nil))
+	provider := open(t, providers.Runtime{Client: env.Client, Reader: env.Client}, newClass(nil))
 	read := func(name string) string {
 		secret := &corev1.Secret{}
 		must(t, env.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, secret))
@@ -207,7 +207,7 @@ func TestRestrictedPodSecurityAdmitsThePod(t *testing.T) {
 		r.Spec.Port = 443
 		r.Credentials = &providers.Credentials{Username: "u", Password: "p"}
 	})
-	if _, err := open(t, providers.Runtime{Client: env.Client}, newClass(nil)).Create(t.Context(), req); err != nil {
+	if _, err := open(t, providers.Runtime{Client: env.Client, Reader: env.Client}, newClass(nil)).Create(t.Context(), req); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -257,7 +257,7 @@ func TestRefusalsOfTheRealServer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			namespace := env.Namespace(t)
 			test.prepare(t, namespace)
-			provider := open(t, providers.Runtime{Client: env.Client}, newClass(test.class))
+			provider := open(t, providers.Runtime{Client: env.Client, Reader: env.Client}, newClass(test.class))
 			var err error
 			// Admission reads its own caches, which may be a moment behind.
 			eventually(t, "a refusal", func() bool {
@@ -281,7 +281,7 @@ func TestWithoutRightsTheClassIsNotReady(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	provider := open(t, providers.Runtime{Client: stranger}, newClass(nil))
+	provider := open(t, providers.Runtime{Client: stranger, Reader: stranger}, newClass(nil))
 	if err := provider.Check(t.Context()); providers.ReasonOf(err) != providers.Auth {
 		t.Errorf("Check: got %v, want Auth", err)
 	}

@@ -20,7 +20,7 @@ import (
 // Factory opens classes of type kubernetes.
 type Factory struct{}
 
-// NewFactory makes a Factory. Runtime.Client is required; Runtime.Informers must have the pods with the label
+// NewFactory makes a Factory. Of its Runtime, Client and Reader are required; Informers must have the pods with the label
 // crawl.example.com/proxy-uid.
 func NewFactory() *Factory { return &Factory{} }
 
@@ -56,11 +56,8 @@ func (f *Factory) Validate(class *v1alpha1.ProviderClass) field.ErrorList {
 
 // Open implements providers.Factory.
 func (f *Factory) Open(_ context.Context, class *v1alpha1.ProviderClass, rt providers.Runtime) (providers.Provider, error) {
-	if rt.Client == nil {
-		return nil, errors.New("open kubernetes provider: it needs a client of the cluster")
-	}
-	if rt.Reader == nil {
-		rt.Reader = rt.Client
+	if rt.Client == nil || rt.Reader == nil {
+		return nil, errors.New("open kubernetes provider: it needs a client of the cluster and a reader without a cache")
 	}
 	if wrong := validation.IsValidLabelValue(rt.ClusterID); rt.ClusterID == "" || len(wrong) > 0 {
 		return nil, fmt.Errorf("open kubernetes provider: the cluster id %q is no label value", rt.ClusterID)

@@ -80,7 +80,7 @@ func allowReviews(ctx context.Context, c client.WithWatch, object client.Object,
 
 func (f *fakeCluster) open(t *testing.T, class *v1alpha1.ProviderClass) providers.Provider {
 	t.Helper()
-	return open(t, providers.Runtime{Client: f}, class)
+	return open(t, providers.Runtime{Client: f, Reader: f}, class)
 }
 
 func open(t *testing.T, rt providers.Runtime, class *v1alpha1.ProviderClass) providers.Provider {

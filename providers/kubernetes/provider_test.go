@@ -81,10 +81,11 @@ func TestOpenRefuses(t *testing.T) {
 		runtime providers.Runtime
 		class   *v1alpha1.ProviderClass
 	}{
+		"no reader":     {providers.Runtime{ClusterID: testCluster, Client: f}, newClass(nil)},
 		"no client":     {providers.Runtime{ClusterID: testCluster}, newClass(nil)},
-		"no cluster id": {providers.Runtime{Client: f}, newClass(nil)},
-		"no label":      {providers.Runtime{ClusterID: "a b", Client: f}, newClass(nil)},
-		"invalid class": {providers.Runtime{ClusterID: testCluster, Client: f}, newClass(func(s *v1alpha1.ProviderClassSpec) {
+		"no cluster id": {providers.Runtime{Client: f, Reader: f}, newClass(nil)},
+		"no label":      {providers.Runtime{ClusterID: "a b", Client: f, Reader: f}, newClass(nil)},
+		"invalid class": {providers.Runtime{ClusterID: testCluster, Client: f, Reader: f}, newClass(func(s *v1alpha1.ProviderClassSpec) {
 			s.Exposure = &v1alpha1.Exposure{AllowedSourceRanges: []string{"x"}}
 		})},
 	} {
