@@ -100,8 +100,8 @@ func TestAccessOfExternalProxiesIsNotJudged(t *testing.T) {
 	inBubble(t, f, func(b *bench) {
 		b.Upsert(proxy(0))
 		b.pass(time.Hour)
-		if v := b.verdict(0); v.AccessRestricted != nil || v.AccessReason != "" || f.knocks != 0 {
-			t.Errorf("got %+v after %d knocks", v, f.knocks)
+		if v := b.verdict(0); v.AccessRestricted != nil || v.AccessReason != "" || f.asked() != 0 {
+			t.Errorf("got %+v after %d knocks", v, f.asked())
 		}
 	})
 }
@@ -112,9 +112,9 @@ func TestAccessIsAskedRarely(t *testing.T) {
 	inBubble(t, f, func(b *bench) {
 		b.Upsert(proxy(0, managed))
 		b.pass(time.Second)
-		perRound := f.knocks
+		perRound := f.asked()
 		b.pass(100 * time.Minute)
-		if rounds := f.knocks / perRound; rounds < 9 || rounds > 12 {
+		if rounds := f.asked() / perRound; rounds < 9 || rounds > 12 {
 			t.Errorf("%d rounds in 100 periods", rounds)
 		}
 		f.setKnock(func(probe.Knock) probe.Result {
@@ -147,13 +147,13 @@ func TestAccessOfAnotherInstance(t *testing.T) {
 		b.Upsert(proxy(0, managed))
 		b.pass(time.Second)
 		f.set(refused)
-		before := f.knocks
+		before := f.asked()
 		b.Upsert(proxy(0, managed, func(x *Target) { x.InstanceID = "new" }))
 		if v := b.verdict(0); v.AccessRestricted != nil || v.Known {
 			t.Errorf("got %+v", v)
 		}
 		b.pass(time.Minute)
-		if f.knocks != before {
+		if f.asked() != before {
 			t.Error("asked a proxy that does not work")
 		}
 	})

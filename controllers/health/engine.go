@@ -163,37 +163,43 @@ func (e *Engine) Upsert(t Target) {
 		e.insert(t, key, now)
 		return
 	}
+	old := en.machine.Key()
 	accessChanged := en.target.Managed != t.Managed || en.target.RequireAuth != t.RequireAuth
-	changed := en.machine.Key() != key
-	same := en.machine.Key().Same(key)
 	t.Initial = nil
 	en.target = t
-	if !changed && !accessChanged {
+	if key == old && !accessChanged {
 		return
 	}
 	en.access.nextTime = time.Time{} // the next success is followed by a negative probe
-	if !same || !t.Managed {
+	if !key.Same(old) || !t.Managed {
 		en.access = access{}
 	}
-	if !same {
-		en.egressIP, en.egressTime = "", time.Time{}
-	}
-	if changed {
-		en.machine.Rekey(key, now)
-		en.generation++
-		if en.cancel != nil {
-			en.cancel()
-		}
-		e.targets.release(en.targets)
-		en.targets = e.targets.acquire(t.Check)
-	}
-	if t.Check.Disabled {
-		en.machine = fsm.New(key, now)
+	if key != old {
+		e.rekey(en, key, now)
 	}
 	e.schedule(en, e.spread.Next(now))
 	e.publish(en, now)
 }
 
+// rekey tells an entry what it judges from now on, and ends a probe of what it judged before.
+func (e *Engine) rekey(en *entry, key fsm.Key, now time.Time) {
+	if !key.Same(en.machine.Key()) {
+		en.egressIP, en.egressTime = "", time.Time{}
+	}
+	en.machine.Rekey(key, now)
+	if en.target.Check.Disabled {
+		en.machine = fsm.New(key, now)
+	}
+	en.generation++
+	if en.cancel != nil {
+		en.cancel()
+	}
+	before := en.targets
+	en.targets = e.targets.acquire(en.target.Check) // first, so that a target that stays keeps its breaker and sessions
+	e.targets.release(before)
+}
+
+// insert starts to watch a proxy, from the verdict in its status where that is about the same instance.
 func (e *Engine) insert(t Target, key fsm.Key, now time.Time) {
 	initial := t.Initial
 	t.Initial = nil
@@ -204,7 +210,7 @@ func (e *Engine) insert(t Target, key fsm.Key, now time.Time) {
 		e.schedule(en, e.spread.Next(now))
 		return
 	}
-	if initial.Reason != "" {
+	if initial.Known || initial.Reason != "" {
 		en.machine = fsm.Restore(key, initial.status(), initial.Reason, initial.Message, initial.LastTransition)
 	}
 	en.egressIP, en.egressTime = initial.EgressIP, initial.LastTransition

@@ -96,6 +96,20 @@ func (f *fakeProber) total() int {
 	return n
 }
 
+// first returns when a proxy was probed first.
+func (f *fakeProber) first(proxy string) time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.probes[proxy][0]
+}
+
+// asked returns how many questions negative probes asked.
+func (f *fakeProber) asked() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.knocks
+}
+
 // takeURLs returns how often each target was probed, and starts counting anew.
 func (f *fakeProber) takeURLs() map[string]int {
 	f.mu.Lock()
