@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
+	"crawl.example.com/egress-proxies-operator/internal/providersconfig"
 	"crawl.example.com/egress-proxies-operator/internal/testenv"
 )
 
@@ -206,6 +207,30 @@ providerClasses:
 	must(t, yaml.UnmarshalStrict([]byte(text), &want))
 	if diff := cmp.Diff(want.ProviderClasses, got.Providers); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// What the core manager makes of the providers files that are shipped, the API server takes.
+func TestProvidersFilesApplyToARealServer(t *testing.T) {
+	env := testenv.New(t)
+	files := map[string]string{}
+	for name, all := range map[string][]*unstructured.Unstructured{
+		"chart": render(t), "demo": render(t, "--values", filepath.Join(root(t), "e2e", "values.yaml")), "kustomization": kustomize(t, "default"),
+	} {
+		files[name], _, _ = unstructured.NestedString(find(t, all, "ConfigMap", "providers-config").Object, "data", "providers.yaml")
+	}
+	sample, err := os.ReadFile(filepath.Join(root(t), "config", "samples", "providers-config.yaml"))
+	must(t, err)
+	files["sample"] = string(sample)
+	for name, text := range files {
+		t.Run(name, func(t *testing.T) {
+			classes, err := providersconfig.Parse([]byte(text))
+			must(t, err)
+			if len(classes) == 0 || classes[0].GetName() != "kubernetes" {
+				t.Errorf("the first class is not kubernetes: %v", classes)
+			}
+			apply(t, env.Client, classes, client.DryRunAll)
+		})
 	}
 }
 

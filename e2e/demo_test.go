@@ -195,7 +195,7 @@ func TestDemo4_ASquidIsKilled(t *testing.T) {
 					say(t, "%s: Healthy=False, %s: %s", victim, c.Reason, c.Message)
 					return ""
 				}
-				_, _ = tryKubectl("exec", "-n", namespace, pod.Name, "--", "kill", "-TERM", "1")
+				_, _ = tryKubectl("exec", "-n", namespace, pod.Name, "--", "sh", "-c", "kill -TERM 1")
 				return fmt.Sprintf("Healthy is %+v", condition(ctx, t))
 			})
 			say(t, "kubectl get px:\n%s", kubectl(t, "get", "px", "-n", namespace))
