@@ -69,7 +69,7 @@ func (b Backend) leaseHere(ctx context.Context, r httpapi.LeaseRequest, want *v1
 		if !taken.Lease.Written {
 			return httpapi.Lease{}, false, outcomeUnknown()
 		}
-		return b.replayStored(ctx, want)
+		return b.replayStored(ctx, r, want)
 	}
 	if err != nil {
 		return httpapi.Lease{}, false, b.refusal(err)
@@ -93,7 +93,7 @@ func (b Backend) leaseHere(ctx context.Context, r httpapi.LeaseRequest, want *v1
 	lease, err := b.pipeline.Create(ctx, want, reservation, ttl, r.Key != "")
 	var exists *grant.ExistsError
 	if errors.As(err, &exists) {
-		return b.replay(ctx, want, exists.Lease)
+		return b.replay(ctx, r, want, exists.Lease)
 	}
 	if err != nil {
 		return httpapi.Lease{}, false, b.refusal(err)
@@ -150,7 +150,7 @@ func (b Backend) reserve(ctx context.Context, want *v1alpha1.ProxyLease, wait ti
 }
 
 // replayStored answers a repeated request with the lease that exists for its key.
-func (b Backend) replayStored(ctx context.Context, want *v1alpha1.ProxyLease) (httpapi.Lease, bool, error) {
+func (b Backend) replayStored(ctx context.Context, r httpapi.LeaseRequest, want *v1alpha1.ProxyLease) (httpapi.Lease, bool, error) {
 	stored := &v1alpha1.ProxyLease{}
 	err := b.Live.Get(ctx, client.ObjectKeyFromObject(want), stored)
 	if client.IgnoreNotFound(err) != nil {
@@ -159,10 +159,11 @@ func (b Backend) replayStored(ctx context.Context, want *v1alpha1.ProxyLease) (h
 	if err != nil {
 		return httpapi.Lease{}, false, consumedKey("The lease of this Idempotency-Key has ended")
 	}
-	return b.replay(ctx, want, stored)
+	return b.replay(ctx, r, want, stored)
 }
 
-func (b Backend) replay(ctx context.Context, want, stored *v1alpha1.ProxyLease) (httpapi.Lease, bool, error) {
+// replay answers with a stored lease that was made for the same key. One that is still pending is waited for.
+func (b Backend) replay(ctx context.Context, r httpapi.LeaseRequest, want, stored *v1alpha1.ProxyLease) (httpapi.Lease, bool, error) {
 	switch {
 	case stored.Annotations[record.AnnotationRequestHash] != want.Annotations[record.AnnotationRequestHash]:
 		return httpapi.Lease{}, false, &httpapi.Error{
@@ -172,7 +173,7 @@ func (b Backend) replay(ctx context.Context, want, stored *v1alpha1.ProxyLease) 
 	case record.Finished(stored), !stored.DeletionTimestamp.IsZero():
 		return httpapi.Lease{}, false, consumedKey("The lease of this Idempotency-Key has ended: " + endReason(stored))
 	case record.Pending(stored):
-		return httpapi.Lease{}, false, outcomeUnknown()
+		return b.follow(ctx, r, stored, true)
 	}
 	if stored.Spec.Mode == v1alpha1.LeaseExclusive && b.Recovered() {
 		// The first request may have died between the creation and the claim.

@@ -3,6 +3,7 @@ package leasing
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"sync"
 	"time"
 
@@ -26,30 +27,28 @@ const leaderPatience = 5 * time.Second
 func (b Backend) leaseElsewhere(ctx context.Context, r httpapi.LeaseRequest, want *v1alpha1.ProxyLease) (httpapi.Lease, bool, error) {
 	start := b.Clock.Now()
 	want.Spec.WaitSeconds = ptr.To(int32(r.Wait / time.Second))
-	key := client.ObjectKeyFromObject(want)
-	events, stop := b.followed.watch(key)
-	defer stop()
-
 	created, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 	defer cancel()
 	lease := want.DeepCopy()
-	replayed := false
-	if err := b.Client.Create(created, lease); apierrors.IsAlreadyExists(err) {
-		lease = &v1alpha1.ProxyLease{}
-		if err := b.Live.Get(created, key, lease); err != nil {
-			return httpapi.Lease{}, false, outcomeUnknown()
-		}
-		if !record.Pending(lease) || lease.Annotations[record.AnnotationRequestHash] != want.Annotations[record.AnnotationRequestHash] {
-			return b.replay(ctx, want, lease)
-		}
-		replayed = true
-	} else if err != nil {
-		if apierrors.ReasonForError(err) == metav1.StatusReasonUnknown {
-			return httpapi.Lease{}, false, outcomeUnknown() // no answer
-		}
+	switch err := b.Client.Create(created, lease); {
+	case apierrors.IsAlreadyExists(err):
+		return b.replayStored(ctx, r, want)
+	case err != nil && apierrors.ReasonForError(err) == metav1.StatusReasonUnknown:
+		return httpapi.Lease{}, false, outcomeUnknown() // no answer
+	case err != nil:
 		return httpapi.Lease{}, false, unavailable(err)
 	}
-	decided, err := b.awaitDecision(ctx, lease, events, r.Wait+leaderPatience)
+	answer, replayed, err := b.follow(ctx, r, lease, false)
+	if err == nil {
+		b.metrics.grants.WithLabelValues(pathFollower).Inc()
+		b.metrics.duration.WithLabelValues(pathFollower).Observe(b.Clock.Since(start).Seconds())
+	}
+	return answer, replayed, err
+}
+
+// follow waits for the leader to decide about a pending lease, and answers with what it decided.
+func (b Backend) follow(ctx context.Context, r httpapi.LeaseRequest, lease *v1alpha1.ProxyLease, replayed bool) (httpapi.Lease, bool, error) {
+	decided, err := b.awaitDecision(ctx, lease, r.Wait+leaderPatience)
 	if err != nil {
 		return httpapi.Lease{}, false, err
 	}
@@ -57,7 +56,8 @@ func (b Backend) leaseElsewhere(ctx context.Context, r httpapi.LeaseRequest, wan
 		// The key is free again, as it would be if the leader had been asked itself.
 		b.withdraw(decided)
 		return httpapi.Lease{}, false, &httpapi.Error{
-			Status: 503, Code: httpapi.CodeNoProxy, Reason: endReason(decided), Detail: endedBy(decided).Detail, RetryAfter: noProxyRetry,
+			Status: http.StatusServiceUnavailable, Code: httpapi.CodeNoProxy, Reason: endReason(decided), Detail: endedBy(decided).Detail,
+			RetryAfter: noProxyRetry,
 		}
 	}
 	if record.Finished(decided) {
@@ -67,16 +67,19 @@ func (b Backend) leaseElsewhere(ctx context.Context, r httpapi.LeaseRequest, wan
 		b.withdraw(decided) // nobody is there to learn of it
 		return httpapi.Lease{}, false, outcomeUnknown()
 	}
-	if !replayed {
-		b.metrics.grants.WithLabelValues(pathFollower).Inc()
-		b.metrics.duration.WithLabelValues(pathFollower).Observe(b.Clock.Since(start).Seconds())
-	}
 	answer, err := b.answer(ctx, decided)
 	return answer, replayed, err
 }
 
 // awaitDecision waits until the lease is bound or has failed. A lease that nobody decides about is withdrawn.
-func (b Backend) awaitDecision(ctx context.Context, lease *v1alpha1.ProxyLease, events <-chan *v1alpha1.ProxyLease, patience time.Duration) (*v1alpha1.ProxyLease, error) {
+func (b Backend) awaitDecision(ctx context.Context, lease *v1alpha1.ProxyLease, patience time.Duration) (*v1alpha1.ProxyLease, error) {
+	events, stop := b.followed.watch(client.ObjectKeyFromObject(lease))
+	defer stop()
+	// The decision may have been seen before the watch began.
+	if cached := (&v1alpha1.ProxyLease{}); b.Client.Get(ctx, client.ObjectKeyFromObject(lease), cached) == nil &&
+		cached.UID == lease.UID && !record.Pending(cached) && cached.DeletionTimestamp.IsZero() {
+		return cached, nil
+	}
 	timer := b.Clock.NewTimer(patience)
 	defer timer.Stop()
 	for {
@@ -85,7 +88,7 @@ func (b Backend) awaitDecision(ctx context.Context, lease *v1alpha1.ProxyLease, 
 			switch {
 			case seen.UID != lease.UID:
 			case !seen.DeletionTimestamp.IsZero():
-				return nil, ended("Gone", "The lease was deleted while it waited")
+				return nil, outcomeUnknown() // somebody deleted it while it waited
 			case !record.Pending(seen):
 				return seen, nil
 			}

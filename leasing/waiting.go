@@ -250,9 +250,10 @@ func (a *Allocator) pass() {
 			go a.bind(types.UID(id), v, reservation)
 		case err == nil || v.served != nil && errors.As(err, &taken):
 			v.served <- served{reservation, err}
-		case errors.As(err, &taken):
-			// The lease has been served on another way.
+		case errors.As(err, &taken) && taken.Lease.UID == types.UID(id):
+			// The lease has been served already.
 		default:
+			// Also while a call holds a slot under the lease's name: one of the two will be refused.
 			return false
 		}
 		return true

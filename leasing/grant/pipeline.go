@@ -171,7 +171,7 @@ func (p *Pipeline) create(ctx context.Context, want *v1alpha1.ProxyLease, r ledg
 		case !ambiguous(err):
 			return nil, p.cancelled(r, fmt.Errorf("create lease %s/%s: %w", want.Namespace, want.Name, err))
 		}
-		p.unknown(err, "Creation of a lease was not answered", want)
+		p.unknown(ctx, err, "Creation of a lease was not answered", want)
 		if !wait() {
 			return nil, ErrUnknown
 		}
@@ -262,7 +262,7 @@ func (p *Pipeline) Update(ctx context.Context, key types.NamespacedName, uid typ
 			case !ambiguous(err):
 				return nil, fmt.Errorf("write status of lease %s: %w", key, err)
 			default:
-				p.unknown(err, "Status of a lease was not answered", lease)
+				p.unknown(ctx, err, "Status of a lease was not answered", lease)
 				if !wait() {
 					return nil, fmt.Errorf("write status of lease %s: %w", key, err)
 				}
@@ -324,7 +324,10 @@ func (p *Pipeline) changed() {
 	}
 }
 
-func (p *Pipeline) unknown(err error, message string, lease *v1alpha1.ProxyLease) {
+func (p *Pipeline) unknown(ctx context.Context, err error, message string, lease *v1alpha1.ProxyLease) {
+	if ctx.Err() != nil {
+		return // given up by us, and the caller says so
+	}
 	p.Log.Error(err, message, "lease", client.ObjectKeyFromObject(lease))
 	if p.OnUnknown != nil {
 		p.OnUnknown()

@@ -1,0 +1,113 @@
+package httpapi
+
+import (
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/getkin/kin-openapi/openapi3filter"
+	"github.com/getkin/kin-openapi/routers"
+)
+
+func loadOpenAPI(t *testing.T) *openapi3.T {
+	t.Helper()
+	doc, err := openapi3.NewLoader().LoadFromData(OpenAPI)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := doc.Validate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return doc
+}
+
+// The description has exactly the routes that the server has.
+func TestOpenAPIHasTheRoutes(t *testing.T) {
+	doc := loadOpenAPI(t)
+	_, _, s := newServer(t)
+	if doc.OpenAPI != "3.1.0" {
+		t.Fatalf("version %s", doc.OpenAPI)
+	}
+	served, described := map[Route]bool{}, map[Route]bool{}
+	parameter := regexp.MustCompile(`:(\w+)`)
+	for route := range s.routes() {
+		served[Route{route.Method, parameter.ReplaceAllString(route.Path, "{$1}")}] = true
+	}
+	for path, item := range doc.Paths.Map() {
+		for method := range item.Operations() {
+			described[Route{method, path}] = true
+		}
+	}
+	if !maps.Equal(served, described) {
+		t.Fatalf("served %v, described %v", served, described)
+	}
+}
+
+// What the server takes and answers is what the description says, for a call of every route and for an error of each.
+func TestOpenAPIDescribesTheAnswers(t *testing.T) {
+	doc := loadOpenAPI(t)
+	h, _, s := newServer(t)
+	id, _ := s.Signer.ID(Ref{Namespace: "default", Name: "l", UID: testUID})
+	for _, c := range []struct {
+		method, path, route, body string
+		status                    int
+	}{
+		{http.MethodGet, "/v1/proxies?healthy=true", "/v1/proxies", "", 200},
+		{http.MethodGet, "/v1/proxies?healthy=perhaps", "/v1/proxies", "", 400},
+		{http.MethodPost, "/v1/leases", "/v1/leases", `{"target":"a.example","ttlSeconds":60}`, 201},
+		{http.MethodPost, "/v1/leases", "/v1/leases", `{"target":"A"}`, 422},
+		{http.MethodGet, "/v1/leases/" + id, "/v1/leases/{id}", "", 200},
+		{http.MethodGet, "/v1/leases/x", "/v1/leases/{id}", "", 404},
+		{http.MethodDelete, "/v1/leases/" + id, "/v1/leases/{id}", "", 204},
+		{http.MethodPost, "/v1/leases/" + id + "/renew", "/v1/leases/{id}/renew", "", 200},
+		{http.MethodPost, "/v1/leases/" + id + "/report", "/v1/leases/{id}/report", `{"result":"rate_limited","target":"a.example"}`, 204},
+		{http.MethodPost, "/v1/leases/" + id + "/report", "/v1/leases/{id}/report", `{"result":"?"}`, 422},
+		{http.MethodGet, "/openapi.json", "/openapi.json", "", 200},
+	} {
+		w := send(h, c.method, c.path, c.body)
+		if w.Code != c.status {
+			t.Fatalf("%s %s: %d %s", c.method, c.path, w.Code, w.Body)
+		}
+		item := doc.Paths.Value(c.route)
+		request := httptest.NewRequest(c.method, c.path, strings.NewReader(c.body))
+		request.Header.Set("Content-Type", "application/json")
+		input := &openapi3filter.RequestValidationInput{
+			Request:    request,
+			PathParams: map[string]string{"id": id},
+			Route:      &routers.Route{Spec: doc, Path: c.route, PathItem: item, Method: c.method, Operation: item.GetOperation(c.method)},
+			Options:    &openapi3filter.Options{AuthenticationFunc: openapi3filter.NoopAuthenticationFunc, IncludeResponseStatus: true},
+		}
+		if c.status < 300 {
+			if err := openapi3filter.ValidateRequest(t.Context(), input); err != nil {
+				t.Errorf("%s %s is not as described: %v", c.method, c.path, err)
+			}
+		}
+		answer := &openapi3filter.ResponseValidationInput{RequestValidationInput: input, Status: w.Code, Header: w.Header(), Options: input.Options}
+		answer.SetBodyBytes(w.Body.Bytes())
+		if err := openapi3filter.ValidateResponse(t.Context(), answer); err != nil {
+			t.Errorf("the answer %d of %s %s is not as described: %v", w.Code, c.method, c.path, err)
+		}
+	}
+}
+
+// Every code that the server uses is described, and no other.
+func TestOpenAPIHasTheCodes(t *testing.T) {
+	doc := loadOpenAPI(t)
+	var described []string
+	for _, v := range doc.Components.Schemas["Problem"].Value.Properties["code"].Value.Enum {
+		described = append(described, v.(string))
+	}
+	want := []string{
+		CodeInvalidBody, CodeInvalidHeader, CodeInvalidQuery, CodeUnauthorized, CodeForbidden, CodeNotFound, CodeLeaseNotFound, CodeMethodNotAllowed,
+		CodeKeyConsumed, CodeLeaseEnded, CodeBodyTooLarge, CodeUnsupportedMediaType, CodeInvalidField, CodeKeyReused, CodeHolderLimit, CodeQueueFull,
+		CodeTooManyRequests, CodeInternal, CodeNoProxy, CodeNotReady, CodeOutcomeUnknown, CodeUnavailable,
+	}
+	if !slices.Equal(described, want) {
+		t.Fatalf("described %v", described)
+	}
+}
