@@ -162,7 +162,7 @@ func (k *Kubelet) start(ctx context.Context, pod *corev1.Pod) error {
 			State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: now}},
 		})
 	}
-	return k.client.Status().Update(ctx, pod)
+	return k.client.SubResource("status").Update(ctx, pod)
 }
 
 // address is a new one for every pod.
