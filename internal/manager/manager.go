@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,8 +15,10 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/uuid"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -37,6 +40,11 @@ const (
 	gracefulShutdownTimeout = 20 * time.Second
 	// workers is how many reconciles of one controller run at once. They wait for I/O most of the time.
 	workers = 8
+	// leaseDuration, RenewDeadline and retryPeriod time the election: a leader that could not renew for RenewDeadline steps
+	// down before another may take over after leaseDuration.
+	leaseDuration = 15 * time.Second
+	RenewDeadline = 10 * time.Second
+	retryPeriod   = 2 * time.Second
 	// clientQPS and clientBurst limit calls to the API server. The server's own priority and fairness is what protects
 	// it; these only stop a runaway loop.
 	clientQPS   = 400
@@ -119,6 +127,10 @@ func New(cfg *rest.Config, role Role, o Options) (manager.Manager, error) {
 	for _, name := range o.WatchNamespaces {
 		namespaces[name] = cache.Config{}
 	}
+	lock, err := electionLock(electionConfig, role, o)
+	if err != nil {
+		return nil, err
+	}
 	mgr, err := ctrl.NewManager(cfg, manager.Options{
 		Scheme: Scheme(),
 		Cache: cache.Options{
@@ -137,14 +149,15 @@ func New(cfg *rest.Config, role Role, o Options) (manager.Manager, error) {
 			// Tests run several managers of a role in one process.
 			SkipNameValidation: ptr.To(o.SkipNameValidation),
 		},
-		LeaderElection:                o.LeaderElect,
-		LeaderElectionID:              role.ElectionID(),
-		LeaderElectionNamespace:       o.LeaderElectionNamespace,
-		LeaderElectionConfig:          electionConfig,
-		LeaderElectionReleaseOnCancel: true,
-		Metrics:                       metricsserver.Options{BindAddress: o.MetricsBindAddress},
-		HealthProbeBindAddress:        o.HealthProbeBindAddress,
-		GracefulShutdownTimeout:       ptr.To(gracefulShutdownTimeout),
+		LeaderElection:                      o.LeaderElect,
+		LeaderElectionResourceLockInterface: lock,
+		LeaderElectionReleaseOnCancel:       true,
+		LeaseDuration:                       ptr.To(leaseDuration),
+		RenewDeadline:                       ptr.To(RenewDeadline),
+		RetryPeriod:                         ptr.To(retryPeriod),
+		Metrics:                             metricsserver.Options{BindAddress: o.MetricsBindAddress},
+		HealthProbeBindAddress:              o.HealthProbeBindAddress,
+		GracefulShutdownTimeout:             ptr.To(gracefulShutdownTimeout),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("make the %s manager: %w", role.Name, err)
@@ -157,6 +170,28 @@ func New(cfg *rest.Config, role Role, o Options) (manager.Manager, error) {
 		return nil, fmt.Errorf("add checks to the %s manager: %w", role.Name, err)
 	}
 	return mgr, nil
+}
+
+// electionLock is the lock of the role's election, with what the caller wants around it; nil without an election.
+func electionLock(cfg *rest.Config, role Role, o Options) (resourcelock.Interface, error) {
+	if !o.LeaderElect {
+		return nil, nil
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return nil, fmt.Errorf("name this process for the election: %w", err)
+	}
+	// The host's name alone would let a restarted container take its predecessor's lease for its own.
+	identity := host + "_" + string(uuid.NewUUID())
+	lock, err := resourcelock.NewFromKubeconfig(resourcelock.LeasesResourceLock, o.LeaderElectionNamespace, role.ElectionID(),
+		resourcelock.ResourceLockConfig{Identity: identity}, cfg, RenewDeadline)
+	if err != nil {
+		return nil, fmt.Errorf("make the election lock %s: %w", role.ElectionID(), err)
+	}
+	if o.WrapLock != nil {
+		lock = o.WrapLock(lock)
+	}
+	return lock, nil
 }
 
 // ClusterID is the override, or else the UID of the kube-system namespace: it marks everything providers make.

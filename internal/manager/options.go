@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
 )
@@ -45,6 +46,8 @@ type Options struct {
 	ClusterID string
 	// ControllerName says which ProviderClasses are this installation's.
 	ControllerName string
+	// WrapLock is put around the election's lock, to watch it being renewed; nil for nothing.
+	WrapLock func(resourcelock.Interface) resourcelock.Interface
 	// SkipNameValidation admits two managers of one role in one process, for tests.
 	SkipNameValidation bool
 }
@@ -74,9 +77,12 @@ func (o *Options) Validate() error {
 	if o.LeaderElectionNamespace == "" {
 		return errors.New("--leader-election-namespace is required outside of a cluster")
 	}
-	for _, name := range append([]string{o.LeaderElectionNamespace}, o.WatchNamespaces...) {
+	if problems := validation.IsDNS1123Label(o.LeaderElectionNamespace); len(problems) > 0 {
+		return fmt.Errorf("--leader-election-namespace: %q: %s", o.LeaderElectionNamespace, problems[0])
+	}
+	for _, name := range o.WatchNamespaces {
 		if problems := validation.IsDNS1123Label(name); len(problems) > 0 {
-			return fmt.Errorf("--watch-namespaces or --leader-election-namespace: %q: %s", name, problems[0])
+			return fmt.Errorf("--watch-namespaces: %q: %s", name, problems[0])
 		}
 	}
 	if problems := validation.IsValidLabelValue(o.ClusterID); len(problems) > 0 {
