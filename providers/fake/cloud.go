@@ -44,6 +44,8 @@ type Call struct {
 	Method string
 	// Name, Zone and ID as far as the method has them.
 	Name, Zone, ID string
+	// Time of the call by the cloud's clock.
+	Time time.Time
 }
 
 // Cloud is the state of a fake provider. It is safe for concurrent use.
@@ -232,6 +234,7 @@ func (c *Cloud) Notify(owner providers.Owner) {
 // begin logs a call and gives the programmed outcome: whether to act, and what to answer instead of the truth.
 func (c *Cloud) begin(call Call) (act bool, answer error) {
 	c.mu.Lock()
+	call.Time = c.clock.Now()
 	c.calls = append(c.calls, call)
 	hook := c.hooks[call.Method]
 	c.mu.Unlock()

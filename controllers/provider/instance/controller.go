@@ -75,7 +75,9 @@ type Options struct {
 // Reconciler reconciles Proxies of one provider type.
 type Reconciler struct {
 	Options
-	Client   client.Client
+	Client client.Client
+	// Reader reads past every cache.
+	Reader   client.Reader
 	Recorder events.EventRecorder
 
 	kind      v1alpha1.ProviderType
@@ -83,25 +85,26 @@ type Reconciler struct {
 	finalizer string
 	// creates and replacements bound what is under way at once in a class.
 	creates, replacements *budget
+	lost                  *lostProxies
 }
 
-// NewReconciler makes a Reconciler that reads and writes with c.
-func NewReconciler(c client.Client, recorder events.EventRecorder, o Options) *Reconciler {
+// NewReconciler makes a Reconciler that reads and writes with c. reader must not be a cache.
+func NewReconciler(c client.Client, reader client.Reader, recorder events.EventRecorder, o Options) *Reconciler {
 	factory := o.Set.Factory()
 	o.Timing = o.Timing.Or(providers.TimingOf(factory))
 	return &Reconciler{
-		Options: o, Client: c, Recorder: recorder,
+		Options: o, Client: c, Reader: reader, Recorder: recorder,
 		kind:      factory.Type(),
 		manager:   v1alpha1.ManagerProvider(factory.Type()),
 		finalizer: v1alpha1.FinalizerInstance(factory.Type()),
-		creates:   newBudget(), replacements: newBudget(),
+		creates:   newBudget(), replacements: newBudget(), lost: newLostProxies(),
 	}
 }
 
 // Add adds the controller to a provider manager, whose cache holds only Proxies bound to its type.
 func Add(mgr manager.Manager, o Options) error {
 	name := "proxy-instance-" + string(o.Set.Factory().Type())
-	r := NewReconciler(mgr.GetClient(), mgr.GetEventRecorder(name), o)
+	r := NewReconciler(mgr.GetClient(), mgr.GetAPIReader(), mgr.GetEventRecorder(name), o)
 	indexer, background := mgr.GetFieldIndexer(), context.Background()
 	if err := errors.Join(
 		indexer.IndexField(background, &v1alpha1.Proxy{}, classIndex, indexClass),
@@ -112,6 +115,7 @@ func Add(mgr manager.Manager, o Options) error {
 	err := builder.ControllerManagedBy(mgr).
 		Named(name).
 		For(&v1alpha1.Proxy{}, builder.WithPredicates(relevant(r.finalizer))).
+		Watches(&v1alpha1.Proxy{}, handler.Funcs{DeleteFunc: r.onDelete}).
 		Watches(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.proxiesOfSecret)).
 		Watches(&v1alpha1.ProviderClass{}, handler.EnqueueRequestsFromMapFunc(r.proxiesOfClass), builder.WithPredicates(classChanged(r.kind))).
 		WatchesRawSource(source.Channel(o.Set.Events(), handler.TypedEnqueueRequestsFromMapFunc(requestOf))).

@@ -15,9 +15,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
@@ -66,7 +68,7 @@ func newBed(t *testing.T, b fake.Behaviour) *bed {
 // newReconciler makes another process: only the API server and the cloud are shared.
 func (s *bed) newReconciler(c client.Client) *Reconciler {
 	set := providers.NewSet(&fake.Factory{Cloud: s.cloud}, providers.Runtime{ClusterID: "cluster", Clock: s.clock}, nil)
-	return NewReconciler(c, events.NewFakeRecorder(1000), Options{
+	return NewReconciler(c, s.client, events.NewFakeRecorder(1000), Options{
 		Set: set, Clock: s.clock, ClusterID: "cluster", ControllerName: v1alpha1.DefaultControllerName, ResolveCredentials: true,
 	})
 }
@@ -391,6 +393,53 @@ func TestA10_DeletedMidCreateLeaksNothing(t *testing.T) {
 			})
 		}
 	}
+}
+
+// remove takes a Proxy away with its finalizers on, as the API server does when a finalizer is stored during a deletion.
+func (s *bed) remove(px *v1alpha1.Proxy) {
+	s.t.Helper()
+	now := s.get(px)
+	now.Finalizers = nil
+	s.must(s.client.Update(context.Background(), now))
+	s.must(client.IgnoreNotFound(s.client.Delete(context.Background(), now)))
+}
+
+func TestA10_AProxyThatGoesWithoutReleaseLeaksNothing(t *testing.T) {
+	for name, behaviour := range map[string]fake.Behaviour{"visible at once": {}, "visible late": {Visible: time.Minute, Stop: 10 * time.Second}} {
+		t.Run(name+", during Create", func(t *testing.T) {
+			s := newBed(t, behaviour)
+			px := s.proxy("px")
+			s.cloud.Hook(fake.MethodCreate, func(fake.Call) { s.remove(px) })
+			s.run(px, time.Hour, func() bool { return s.cloud.Count(fake.MethodCreate) == 1 && len(s.cloud.Instances()) == 0 })
+		})
+		t.Run(name+", after Create", func(t *testing.T) {
+			s := newBed(t, behaviour)
+			px := s.running("px")
+			queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
+			defer queue.ShutDown()
+			s.remove(px)
+			s.onDelete(t.Context(), event.DeleteEvent{Object: px}, queue)
+			if queue.Len() != 1 {
+				t.Fatal("its deletion wakes nobody")
+			}
+			// A namesake that was made since is another Proxy.
+			next := s.running("px")
+			s.run(next, 10*time.Minute, nil)
+			if left := s.cloud.Instances(); len(left) != 1 || left[0].Owner.UID != next.UID {
+				t.Errorf("left %+v", left)
+			}
+		})
+	}
+	t.Run("a Proxy that only left the cache is spared", func(t *testing.T) {
+		s := newBed(t, fake.Behaviour{})
+		px := s.running("px")
+		s.lost.note(px.DeepCopy())
+		s.run(px, 10*time.Minute, nil)
+		s.wantInstances(1)
+		if n := s.cloud.Count(fake.MethodDelete); n != 0 {
+			t.Errorf("%d Deletes", n)
+		}
+	})
 }
 
 func TestA11_ReleasedOnlyAfterNotFoundTwice(t *testing.T) {

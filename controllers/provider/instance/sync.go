@@ -51,17 +51,18 @@ type subject struct {
 
 // Reconcile brings one Proxy a step further.
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	again := r.clearLost(ctx, req.NamespacedName)
 	px := &v1alpha1.Proxy{}
 	if err := r.Client.Get(ctx, req.NamespacedName, px); err != nil {
 		if apierrors.IsNotFound(err) {
 			r.release(req.NamespacedName)
-			return reconcile.Result{}, nil
+			return reconcile.Result{RequeueAfter: again}, nil
 		}
 		return reconcile.Result{}, fmt.Errorf("read Proxy %s: %w", req, err)
 	}
 	s, err := r.gather(ctx, px)
 	if s == nil || err != nil {
-		return reconcile.Result{}, err
+		return reconcile.Result{RequeueAfter: again}, err
 	}
 	result, err := r.advance(ctx, s)
 	var fromProvider *providers.Error
@@ -70,9 +71,15 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, err
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
 		// Somebody else wrote, or the Proxy is gone: decide again on what is there now.
+		if apierrors.IsNotFound(err) {
+			r.lost.note(s.px)
+		}
 		return reconcile.Result{RequeueAfter: wait.Jitter(conflictRetry, 1)}, nil
 	case err != nil:
 		return reconcile.Result{}, err
+	}
+	if again > 0 && (result.RequeueAfter == 0 || again < result.RequeueAfter) {
+		result.RequeueAfter = again
 	}
 	if result.RequeueAfter > 0 {
 		result.RequeueAfter = wait.Jitter(result.RequeueAfter, jitter)
@@ -86,13 +93,7 @@ func (r *Reconciler) gather(ctx context.Context, px *v1alpha1.Proxy) (*subject, 
 	if px.Spec.Mode != v1alpha1.ModeManaged || binding == nil || binding.Type != r.kind {
 		return nil, nil
 	}
-	s := &subject{key: client.ObjectKeyFromObject(px), px: px, name: providers.InstanceName(r.ClusterID, px.Name, px.UID)}
-	s.desired = Desired{
-		UID:       px.UID,
-		Deleting:  !px.DeletionTimestamp.IsZero(),
-		Finalizer: hasFinalizer(px, r.finalizer),
-		OnDelete:  px.Spec.ReplacePolicy == v1alpha1.ReplaceOnDelete,
-	}
+	s := r.newSubject(px)
 	if s.desired.Deleting && (!s.desired.Finalizer || px.Annotations[v1alpha1.AnnotationSkipCleanup] == "true") {
 		// Nothing of ours is left, or the instance is given up: then core releases the Proxy.
 		r.release(s.key)
@@ -106,6 +107,18 @@ func (r *Reconciler) gather(ctx context.Context, px *v1alpha1.Proxy) (*subject, 
 		return s, nil
 	}
 	return s, r.resolve(ctx, s)
+}
+
+func (r *Reconciler) newSubject(px *v1alpha1.Proxy) *subject {
+	return &subject{
+		key: client.ObjectKeyFromObject(px), px: px, name: providers.InstanceName(r.ClusterID, px.Name, px.UID),
+		desired: Desired{
+			UID:       px.UID,
+			Deleting:  !px.DeletionTimestamp.IsZero(),
+			Finalizer: hasFinalizer(px, r.finalizer),
+			OnDelete:  px.Spec.ReplacePolicy == v1alpha1.ReplaceOnDelete,
+		},
+	}
 }
 
 // openClass finds the class and opens its provider, or says why not. mine is false for a class of another installation.
@@ -243,12 +256,16 @@ func (s *subject) record() v1alpha1.Instance {
 	return *s.px.Status.Instance
 }
 
+// ref finds the instance in any incarnation.
+func (s *subject) ref() providers.Ref {
+	record := s.record()
+	return providers.Ref{Namespace: s.px.Namespace, Name: s.name, Zone: record.Zone, ProviderID: record.ProviderID}
+}
+
 // look asks the provider.
 func (r *Reconciler) look(ctx context.Context, s *subject) {
 	record := s.record()
-	instance, err := s.provider.Get(ctx, providers.Ref{
-		Namespace: s.px.Namespace, Name: s.name, Zone: record.Zone, ProviderID: record.ProviderID,
-	})
+	instance, err := s.provider.Get(ctx, s.ref())
 	s.observed = &Observed{Found: err == nil, Instance: instance}
 	if err != nil && !providers.IsNotFound(err) {
 		s.observed.Err = err
