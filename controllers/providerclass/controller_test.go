@@ -7,7 +7,6 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -36,7 +35,7 @@ func TestA16_FinalizerWhileInUse(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			class := &v1alpha1.ProviderClass{ObjectMeta: metav1.ObjectMeta{Finalizers: tt.have}}
 			if tt.deleting {
-				class.DeletionTimestamp = ptr.To(metav1.NewTime(time.Unix(1, 0)))
+				class.DeletionTimestamp = new(metav1.NewTime(time.Unix(1, 0)))
 			}
 			if got := wantedFinalizers(class, tt.inUse); !slices.Equal(got, tt.want) {
 				t.Errorf("finalizers %v, want %v", got, tt.want)

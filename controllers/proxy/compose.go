@@ -202,7 +202,7 @@ func (c *composer) leasingMessage() string {
 func (c *composer) phase() v1alpha1.ProxyPhase {
 	provisioned := c.get(v1alpha1.ConditionProvisioned)
 	switch {
-	case c.deleting() && c.get(v1alpha1.ConditionDrained).Status != metav1.ConditionTrue && hasFinalizer(c.px, v1alpha1.FinalizerLeaseDrain):
+	case c.deleting() && c.get(v1alpha1.ConditionDrained).Status != metav1.ConditionTrue && drainHeld(c.px):
 		return v1alpha1.PhaseDraining
 	case c.deleting():
 		return v1alpha1.PhaseTerminating

@@ -8,7 +8,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
 	"crawl.example.com/egress-proxies-operator/controllers/health"
@@ -57,7 +56,7 @@ func setCondition(px *v1alpha1.Proxy, name string, status metav1.ConditionStatus
 func healthy(instance string) *health.Verdict {
 	return &health.Verdict{
 		InstanceID: instance, Known: true, Healthy: true, Reason: "ProbeSucceeded", Message: "ok",
-		AccessRestricted: ptr.To(true), AccessReason: "ForbiddenTargetsRefused", LastTransition: start,
+		AccessRestricted: new(true), AccessReason: "ForbiddenTargetsRefused", LastTransition: start,
 	}
 }
 
@@ -93,13 +92,13 @@ func TestAccept(t *testing.T) {
 			in.Class.Status.Conditions[0].Status, in.Class.Status.Conditions[0].Reason = metav1.ConditionUnknown, v1alpha1.ReasonPending
 		}, status: metav1.ConditionFalse, reason: v1alpha1.ReasonClassNotAccepted, ready: v1alpha1.ReasonWaitingForProviderManager},
 		{name: "class refused", in: func(in *Input) { in.Class.Status.Conditions[0].Status = metav1.ConditionFalse }, status: metav1.ConditionFalse, reason: v1alpha1.ReasonClassNotAccepted, ready: v1alpha1.ReasonNotAccepted},
-		{name: "class terminating", in: func(in *Input) { in.Class.DeletionTimestamp = ptr.To(metav1.NewTime(start)) }, status: metav1.ConditionFalse, reason: v1alpha1.ReasonClassTerminating, ready: v1alpha1.ReasonNotAccepted},
+		{name: "class terminating", in: func(in *Input) { in.Class.DeletionTimestamp = new(metav1.NewTime(start)) }, status: metav1.ConditionFalse, reason: v1alpha1.ReasonClassTerminating, ready: v1alpha1.ReasonNotAccepted},
 		{name: "namespace not selected", in: selected, status: metav1.ConditionFalse, reason: v1alpha1.ReasonNamespaceNotAllowed, ready: v1alpha1.ReasonNotAccepted},
 		{name: "namespace selected", in: func(in *Input) { selected(in); in.NamespaceLabels = map[string]string{"team": "a"} }, status: metav1.ConditionTrue, reason: v1alpha1.ReasonBound, ready: v1alpha1.ReasonNotProvisioned, bound: true},
 		{name: "user data denied", change: withCloudInit, in: denies, status: metav1.ConditionFalse, reason: v1alpha1.ReasonCloudInitDenied, ready: v1alpha1.ReasonNotAccepted},
 		{name: "user data allowed", change: withCloudInit, status: metav1.ConditionTrue, reason: v1alpha1.ReasonBound, ready: v1alpha1.ReasonNotProvisioned, bound: true},
 		{name: "instance of another type behind a finalizer", change: func(px *v1alpha1.Proxy) { px.Finalizers = []string{v1alpha1.FinalizerInstance("gcp")} }, status: metav1.ConditionFalse, reason: v1alpha1.ReasonClassReplaced, ready: v1alpha1.ReasonNotAccepted},
-		{name: "being deleted", change: func(px *v1alpha1.Proxy) { px.DeletionTimestamp = ptr.To(metav1.NewTime(start)) }, status: metav1.ConditionFalse, reason: v1alpha1.ReasonTerminating, ready: v1alpha1.ReasonTerminating},
+		{name: "being deleted", change: func(px *v1alpha1.Proxy) { px.DeletionTimestamp = new(metav1.NewTime(start)) }, status: metav1.ConditionFalse, reason: v1alpha1.ReasonTerminating, ready: v1alpha1.ReasonTerminating},
 
 		{name: "A15 bound, class of another type now", px: running(), in: func(in *Input) { in.Class.UID, in.Class.Spec.Type = "class-2", v1alpha1.ProviderGCP }, status: metav1.ConditionTrue, reason: v1alpha1.ReasonClassReplaced, ready: v1alpha1.ReasonHealthUnknown, bound: true},
 		{name: "bound, class gone", px: running(), in: func(in *Input) { in.Class = nil }, status: metav1.ConditionTrue, reason: v1alpha1.ReasonClassNotFound, ready: v1alpha1.ReasonHealthUnknown, bound: true},
@@ -165,12 +164,12 @@ func TestComposeReadyAndPhase(t *testing.T) {
 			setCondition(px, v1alpha1.ConditionProvisioned, metav1.ConditionFalse, v1alpha1.ReasonInvalidSpec)
 		}, ready: v1alpha1.ReasonNotProvisioned, phase: v1alpha1.PhaseFailed},
 		{name: "drain request", change: func(px *v1alpha1.Proxy) { px.Spec.DrainRequests = []v1alpha1.DrainRequest{{Requester: "x"}} }, ready: v1alpha1.ReasonReady, phase: v1alpha1.PhaseDraining},
-		{name: "deleting", change: func(px *v1alpha1.Proxy) { px.DeletionTimestamp = ptr.To(metav1.NewTime(start)) }, ready: v1alpha1.ReasonTerminating, phase: v1alpha1.PhaseTerminating},
+		{name: "deleting", change: func(px *v1alpha1.Proxy) { px.DeletionTimestamp = new(metav1.NewTime(start)) }, ready: v1alpha1.ReasonTerminating, phase: v1alpha1.PhaseTerminating},
 		{name: "deleting with leases", change: func(px *v1alpha1.Proxy) {
-			px.DeletionTimestamp, px.Finalizers = ptr.To(metav1.NewTime(start)), []string{v1alpha1.FinalizerLeaseDrain}
+			px.DeletionTimestamp, px.Finalizers = new(metav1.NewTime(start)), []string{v1alpha1.FinalizerLeaseDrain}
 		}, in: func(in *Input) { in.Leases = 2 }, ready: v1alpha1.ReasonTerminating, phase: v1alpha1.PhaseDraining},
 		// AccessRestricted gates leasing, not Ready.
-		{name: "open", in: func(in *Input) { in.Verdict.AccessRestricted = ptr.To(false) }, ready: v1alpha1.ReasonReady, phase: v1alpha1.PhaseReady},
+		{name: "open", in: func(in *Input) { in.Verdict.AccessRestricted = new(false) }, ready: v1alpha1.ReasonReady, phase: v1alpha1.PhaseReady},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			px, in := running(), input()
@@ -348,7 +347,7 @@ func TestPlanFinalizers(t *testing.T) {
 			px := running()
 			px.Finalizers, px.Spec.Deletion = tt.have, tt.deletion
 			if tt.deleted > 0 {
-				px.DeletionTimestamp = ptr.To(metav1.NewTime(start.Add(-tt.deleted)))
+				px.DeletionTimestamp = new(metav1.NewTime(start.Add(-tt.deleted)))
 			}
 			if tt.skip {
 				px.Annotations = map[string]string{v1alpha1.AnnotationSkipCleanup: "true"}

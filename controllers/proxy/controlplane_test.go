@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
@@ -21,7 +20,7 @@ import (
 
 func good(v *health.Verdict) {
 	v.Known, v.Healthy, v.Reason, v.Message = true, true, "ProbeSucceeded", "The probe succeeded."
-	v.AccessRestricted, v.AccessReason, v.LastTransition = ptr.To(true), "ForbiddenTargetsRefused", time.Now()
+	v.AccessRestricted, v.AccessReason, v.LastTransition = new(true), "ForbiddenTargetsRefused", time.Now()
 }
 
 func bad(v *health.Verdict) {
@@ -56,7 +55,7 @@ func TestA17_BindingWaitsForTheClass(t *testing.T) {
 		t.Errorf("without a provider manager: %+v", got.Status)
 	}
 
-	acceptClass(t, env, class, metav1.ConditionTrue)
+	acceptClass(t, env, class)
 	waitReason(t, env, px, v1alpha1.ConditionAccepted, v1alpha1.ReasonNamespaceNotAllowed)
 
 	patch(t, env, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, `{"metadata":{"labels":{"crawlers":"yes"}}}`)
@@ -72,7 +71,7 @@ func TestA15_A16_ClassInUseAndReplaced(t *testing.T) {
 	namespace := env.Namespace(t)
 	name := "a16-" + namespace
 	class := newClass(t, env, name, nil)
-	acceptClass(t, env, class, metav1.ConditionTrue)
+	acceptClass(t, env, class)
 	first := newProxy(t, env, namespace, name, nil)
 	waitReason(t, env, first, v1alpha1.ConditionAccepted, v1alpha1.ReasonBound)
 	classHas := func(finalizer string) bool {
@@ -100,7 +99,7 @@ func TestA15_A16_ClassInUseAndReplaced(t *testing.T) {
 	again := newClass(t, env, name, func(class *v1alpha1.ProviderClass) {
 		class.Spec.Type, class.Spec.GCP = v1alpha1.ProviderGCP, &v1alpha1.GCPClass{Project: "my-project"}
 	})
-	acceptClass(t, env, again, metav1.ConditionTrue)
+	acceptClass(t, env, again)
 	got := waitReason(t, env, first, v1alpha1.ConditionAccepted, v1alpha1.ReasonClassReplaced)
 	if got.Status.Binding.Type != v1alpha1.ProviderKubernetes || got.Status.Binding.ClassUID != class.UID {
 		t.Errorf("the binding moved: %+v", got.Status.Binding)
@@ -164,7 +163,7 @@ func TestA26_HealthOfThePreviousInstanceIsNotReady(t *testing.T) {
 	startCore(t, env, Options{Health: engine})
 	namespace := env.Namespace(t)
 	class := newClass(t, env, "a26-"+namespace, nil)
-	acceptClass(t, env, class, metav1.ConditionTrue)
+	acceptClass(t, env, class)
 	px := newProxy(t, env, namespace, class.Name, nil)
 	waitReason(t, env, px, v1alpha1.ConditionAccepted, v1alpha1.ReasonBound)
 	provision(t, env, px, "i-1")
@@ -193,7 +192,7 @@ func TestA46_FlipIsOneWriteAndRestartIsNone(t *testing.T) {
 	c := startCore(t, env, Options{Health: engine})
 	namespace := env.Namespace(t)
 	class := newClass(t, env, "a46-"+namespace, nil)
-	acceptClass(t, env, class, metav1.ConditionTrue)
+	acceptClass(t, env, class)
 	px := newProxy(t, env, namespace, class.Name, nil)
 	waitReason(t, env, px, v1alpha1.ConditionAccepted, v1alpha1.ReasonBound)
 	provision(t, env, px, "i-1")
@@ -257,7 +256,7 @@ func TestA14_SkipCleanupWithoutProviderManager(t *testing.T) {
 	startCore(t, env, Options{Health: newScriptedHealth()})
 	namespace := env.Namespace(t)
 	class := newClass(t, env, "a14-"+namespace, nil)
-	acceptClass(t, env, class, metav1.ConditionTrue)
+	acceptClass(t, env, class)
 	for _, when := range []string{"before", "during"} {
 		t.Run(when+" deletion", func(t *testing.T) {
 			px := newProxy(t, env, namespace, class.Name, func(px *v1alpha1.Proxy) {
@@ -305,7 +304,7 @@ func TestDrainHoldsAPlainDeletion(t *testing.T) {
 			px.Name, px.Spec.Mode, px.Spec.External = name, v1alpha1.ModeExternal, &v1alpha1.External{Host: "203.0.113.5"}
 			px.Spec.Deletion = &v1alpha1.ProxyDeletion{DrainTimeoutSeconds: &seconds}
 		})
-		waitFor(t, "the drain finalizer", func() bool { return hasFinalizer(get(t, env, px), v1alpha1.FinalizerLeaseDrain) })
+		waitFor(t, "the drain finalizer", func() bool { return drainHeld(get(t, env, px)) })
 		return px
 	}
 	remove := func(px *v1alpha1.Proxy) {
@@ -418,9 +417,9 @@ func TestOtherControllerNameIsLeftAlone(t *testing.T) {
 	c := startCore(t, env, Options{Health: newScriptedHealth()})
 	namespace := env.Namespace(t)
 	class := newClass(t, env, "other-"+namespace, func(class *v1alpha1.ProviderClass) { class.Spec.ControllerName = "crawl.example.com/other" })
-	acceptClass(t, env, class, metav1.ConditionTrue)
+	acceptClass(t, env, class)
 	px := newProxy(t, env, namespace, class.Name, func(px *v1alpha1.Proxy) {
-		px.Spec.Deletion = &v1alpha1.ProxyDeletion{DrainTimeoutSeconds: ptr.To(int32(60))}
+		px.Spec.Deletion = &v1alpha1.ProxyDeletion{DrainTimeoutSeconds: new(int32(60))}
 	})
 	// A Proxy that comes later is handled later.
 	marker := newProxy(t, env, namespace, "none", func(px *v1alpha1.Proxy) { px.Name = "marker" })

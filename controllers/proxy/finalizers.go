@@ -30,7 +30,7 @@ type finalizerPlan struct {
 func planFinalizers(px *v1alpha1.Proxy, in Input) finalizerPlan {
 	plan := finalizerPlan{want: slices.Clone(px.Finalizers)}
 	timeout := drainTimeout(px)
-	held := hasFinalizer(px, v1alpha1.FinalizerLeaseDrain)
+	held := drainHeld(px)
 	drop := func(name string) {
 		plan.want = slices.DeleteFunc(plan.want, func(have string) bool { return have == name })
 	}

@@ -202,14 +202,14 @@ func removeClass(t *testing.T, env *testenv.Env, class *v1alpha1.ProviderClass) 
 	}
 }
 
-func acceptClass(t *testing.T, env *testenv.Env, class *v1alpha1.ProviderClass, accepted metav1.ConditionStatus) {
+func acceptClass(t *testing.T, env *testenv.Env, class *v1alpha1.ProviderClass) {
 	t.Helper()
 	fresh := &v1alpha1.ProviderClass{}
 	if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(class), fresh); err != nil {
 		t.Fatal(err)
 	}
 	desired := fresh.Status.DeepCopy()
-	meta.SetStatusCondition(&desired.Conditions, metav1.Condition{Type: v1alpha1.ConditionAccepted, Status: accepted, Reason: "Test"})
+	meta.SetStatusCondition(&desired.Conditions, metav1.Condition{Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionTrue, Reason: "Test"})
 	if err := statusapply.Whole(t.Context(), env.Client, v1alpha1.ManagerProvider(class.Spec.Type), fresh, &fresh.Status, desired); err != nil {
 		t.Fatal(err)
 	}

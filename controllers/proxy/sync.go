@@ -146,7 +146,7 @@ func (r *Reconciler) applyFinalizers(ctx context.Context, px *v1alpha1.Proxy, pl
 func (r *Reconciler) watch(ctx context.Context, px *v1alpha1.Proxy, in *Input) error {
 	key := client.ObjectKeyFromObject(px)
 	// While leases are let run out, the proxy is still in use and its health still matters.
-	ending := !px.DeletionTimestamp.IsZero() && !hasFinalizer(px, v1alpha1.FinalizerLeaseDrain)
+	ending := !px.DeletionTimestamp.IsZero() && !drainHeld(px)
 	if r.Health == nil || ending {
 		r.watched.forget(r.Health, key)
 		return nil

@@ -143,4 +143,7 @@ func parseCredentials(secret *corev1.Secret) (*health.Credentials, error) {
 	return health.NewCredentials(string(secret.Data[credentialsUsername]), string(secret.Data[credentialsPassword]))
 }
 
-func hasFinalizer(px *v1alpha1.Proxy, name string) bool { return slices.Contains(px.Finalizers, name) }
+// drainHeld tells whether core holds the deletion of px while leases run out.
+func drainHeld(px *v1alpha1.Proxy) bool {
+	return slices.Contains(px.Finalizers, v1alpha1.FinalizerLeaseDrain)
+}

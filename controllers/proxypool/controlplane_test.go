@@ -69,7 +69,7 @@ func livingMembers(t *testing.T, env *testenv.Env, pool *v1alpha1.ProxyPool) []v
 func TestA37_P14_ScaleSubresource(t *testing.T) {
 	env := testenv.New(t)
 	startManager(t, env)
-	pool := livePool(env.Namespace(t), "eu", 0)
+	pool := livePool(env.Namespace(t), 0)
 	if err := env.Client.Create(t.Context(), pool); err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +109,7 @@ func TestA38_P10_LaggingReadsMakeNoProxyTooMany(t *testing.T) {
 			t.Run(fmt.Sprintf("lag %d restarts %v", lag, restarts), func(t *testing.T) {
 				namespace := env.Namespace(t)
 				cache := newLaggingClient(t, env, namespace, lag)
-				d := newDirectPool(t, env, cache, livePool(namespace, "eu", 0))
+				d := newDirectPool(t, env, cache, livePool(namespace, 0))
 				before := createdProxies(t, env)
 				step := func() {
 					if restarts {
@@ -161,7 +161,7 @@ func TestP11_UpAndDownWithLaggingReads(t *testing.T) {
 	env := testenv.New(t)
 	namespace := env.Namespace(t)
 	cache := newLaggingClient(t, env, namespace, 0)
-	d := newDirectPool(t, env, cache, livePool(namespace, "eu", 6))
+	d := newDirectPool(t, env, cache, livePool(namespace, 6))
 	for i, step := range []struct {
 		lag, replicas int
 	}{{0, 6}, {9, 2}, {5, 6}, {12, 1}, {3, 8}, {20, 8}, {2, 4}} {
@@ -180,7 +180,7 @@ func TestA40_PoolDeletedMidScaleMakesNothing(t *testing.T) {
 	env := testenv.New(t)
 	namespace := env.Namespace(t)
 	stale := &stalePoolClient{Client: newLaggingClient(t, env, namespace, 0)}
-	d := newDirectPool(t, env, stale, livePool(namespace, "eu", 5))
+	d := newDirectPool(t, env, stale, livePool(namespace, 5))
 	d.scale(20)
 	stale.pool = getPool(t, env, d.pool)
 	if err := env.Client.Delete(t.Context(), d.pool, client.PropagationPolicy(metav1.DeletePropagationForeground)); err != nil {
@@ -214,13 +214,13 @@ func (c *stalePoolClient) Get(ctx context.Context, key client.ObjectKey, obj cli
 func TestForeignNamesakeIsLeftAlone(t *testing.T) {
 	env := testenv.New(t)
 	namespace := env.Namespace(t)
-	pool := livePool(namespace, "eu", 2)
+	pool := livePool(namespace, 2)
 	defaulted := pool.Spec.Template.Spec
 	foreign := &v1alpha1.Proxy{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: namespace, Name: memberName("eu", RevisionOf(&defaulted), 0),
 			Labels:          map[string]string{v1alpha1.LabelPool: "eu"},
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: "crawl.example.com/v1alpha1", Kind: "ProxyPool", Name: "eu", UID: "former-pool", Controller: ptr.To(true)}},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "crawl.example.com/v1alpha1", Kind: "ProxyPool", Name: "eu", UID: "former-pool", Controller: new(true)}},
 		},
 		Spec: v1alpha1.ProxySpec{ProxyTemplateSpec: v1alpha1.ProxyTemplateSpec{Provider: "kubernetes"}},
 	}
@@ -247,7 +247,7 @@ func TestForeignNamesakeIsLeftAlone(t *testing.T) {
 func TestTemplateLabelsReachMembersInPlace(t *testing.T) {
 	env := testenv.New(t)
 	startManager(t, env)
-	pool := livePool(env.Namespace(t), "eu", 2)
+	pool := livePool(env.Namespace(t), 2)
 	pool.Spec.Template.Metadata.Labels["tier"] = "a"
 	if err := env.Client.Create(t.Context(), pool); err != nil {
 		t.Fatal(err)
@@ -276,7 +276,7 @@ func TestTemplateLabelsReachMembersInPlace(t *testing.T) {
 func TestRolloutOnARealAPIServer(t *testing.T) {
 	env := testenv.New(t)
 	startManager(t, env)
-	pool := livePool(env.Namespace(t), "eu", 4)
+	pool := livePool(env.Namespace(t), 4)
 	if err := env.Client.Create(t.Context(), pool); err != nil {
 		t.Fatal(err)
 	}

@@ -208,9 +208,9 @@ func scale(t *testing.T, env *testenv.Env, pool *v1alpha1.ProxyPool, replicas in
 	}
 }
 
-func livePool(namespace, name string, replicas int32) *v1alpha1.ProxyPool {
+func livePool(namespace string, replicas int32) *v1alpha1.ProxyPool {
 	return &v1alpha1.ProxyPool{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "eu"},
 		Spec: v1alpha1.ProxyPoolSpec{
 			Replicas: &replicas,
 			Template: v1alpha1.ProxyTemplate{

@@ -12,7 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/utils/ptr"
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
 )
@@ -58,7 +57,7 @@ func unhealthy(px *v1alpha1.Proxy) {
 
 func failed(px *v1alpha1.Proxy) { px.Status.Phase = v1alpha1.PhaseFailed }
 
-func deleting(px *v1alpha1.Proxy) { px.DeletionTimestamp = ptr.To(metav1.NewTime(start)) }
+func deleting(px *v1alpha1.Proxy) { px.DeletionTimestamp = new(metav1.NewTime(start)) }
 
 func old(px *v1alpha1.Proxy) { px.Spec.Placement = &v1alpha1.Placement{Zone: "old"} }
 
@@ -79,7 +78,7 @@ func cooling(n int) option {
 	return func(px *v1alpha1.Proxy) {
 		for i := range n {
 			px.Status.Cooldowns = append(px.Status.Cooldowns, v1alpha1.Cooldown{
-				Target: fmt.Sprintf("t%d.example", i), UntilTime: ptr.To(metav1.NewTime(start.Add(time.Minute))),
+				Target: fmt.Sprintf("t%d.example", i), UntilTime: new(metav1.NewTime(start.Add(time.Minute))),
 			})
 		}
 	}
@@ -158,7 +157,7 @@ func TestA37_PlanScales(t *testing.T) {
 
 func TestA40_PoolBeingDeletedPlansNothing(t *testing.T) {
 	pool := newPool(20)
-	pool.DeletionTimestamp = ptr.To(metav1.NewTime(start))
+	pool.DeletionTimestamp = new(metav1.NewTime(start))
 	plan := MakePlan(Input{Pool: pool, Members: members(pool, 2, ready), Now: start})
 	if plan.acts() {
 		t.Errorf("a pool that is being deleted plans %d creates and %d deletes", len(plan.Creates), len(plan.Deletes))
@@ -206,9 +205,9 @@ func TestA41_P2_ScaleDownOrder(t *testing.T) {
 	}
 	leasesOf := func(uid types.UID) int { return leases[uid] }
 	for keep := range len(list) {
-		pool.Spec.Replicas = ptr.To(int32(keep))
+		pool.Spec.Replicas = new(int32(keep))
 		// "old" makes it a rollout, whose surge would keep some; scaling alone is what is tested.
-		pool.Spec.Paused = ptr.To(true)
+		pool.Spec.Paused = new(true)
 		shuffled := slices.Clone(list)
 		slices.Reverse(shuffled)
 		var want []string
@@ -275,7 +274,7 @@ func TestPropagation(t *testing.T) {
 
 	pool.Spec.Template.Metadata.Labels = map[string]string{"geo": "us"}
 	pool.Spec.Template.Metadata.Annotations = nil
-	pool.Spec.Template.Spec.Capacity = ptr.To(int32(3))
+	pool.Spec.Template.Spec.Capacity = new(int32(3))
 	plan = MakePlan(Input{Pool: pool, Members: []*v1alpha1.Proxy{px}, Now: start})
 	if len(plan.Updates) != 1 || len(plan.Creates)+len(plan.Deletes) != 0 {
 		t.Fatalf("labels and capacity cause %d updates, %d creates and %d deletes", len(plan.Updates), len(plan.Creates), len(plan.Deletes))
@@ -319,8 +318,8 @@ func TestP9_RevisionIsStable(t *testing.T) {
 		}
 	}
 	same := plain
-	same.Port, same.Protocol, same.Capacity, same.EgressGroup = 3128, "HTTP", ptr.To(int32(7)), "g"
-	same.Deletion = &v1alpha1.ProxyDeletion{DrainTimeoutSeconds: ptr.To(int32(60))}
+	same.Port, same.Protocol, same.Capacity, same.EgressGroup = 3128, "HTTP", new(int32(7)), "g"
+	same.Deletion = &v1alpha1.ProxyDeletion{DrainTimeoutSeconds: new(int32(60))}
 	if RevisionOf(&same) != RevisionOf(&plain) {
 		t.Error("defaults, capacity, group and drain timeout move the revision")
 	}

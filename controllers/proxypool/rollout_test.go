@@ -9,7 +9,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/utils/ptr"
 	"pgregory.net/rapid"
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
@@ -41,7 +40,7 @@ func (w *world) plan() Plan {
 func (w *world) step() Plan {
 	plan := w.plan()
 	for _, d := range plan.Deletes {
-		d.Proxy.DeletionTimestamp = ptr.To(metav1.NewTime(w.now))
+		d.Proxy.DeletionTimestamp = new(metav1.NewTime(w.now))
 	}
 	for _, name := range plan.Creates {
 		px := newProxy(w.pool, name, plan.Status.UpdateRevision)
@@ -156,7 +155,7 @@ func TestA42_P6_BrokenTemplateStopsAtTheBudgetAndRollsBack(t *testing.T) {
 func TestOnReleaseWaitsForTheLease(t *testing.T) {
 	w := newWorld(2, 1)
 	w.pool.Spec.Strategy = &v1alpha1.PoolStrategy{
-		Type: v1alpha1.StrategyOnRelease, MaxSurge: ptr.To(intstr.FromInt32(0)), MaxUnavailable: ptr.To(intstr.FromInt32(1)),
+		Type: v1alpha1.StrategyOnRelease, MaxSurge: new(intstr.FromInt32(0)), MaxUnavailable: new(intstr.FromInt32(1)),
 	}
 	w.pool.Spec.Template.Spec.Port = 8080
 	if plan := w.step(); plan.acts() {
@@ -170,7 +169,7 @@ func TestOnReleaseWaitsForTheLease(t *testing.T) {
 
 func TestPausedPoolScalesAndDoesNotRoll(t *testing.T) {
 	w := newWorld(3, 0)
-	w.pool.Spec.Paused = ptr.To(true)
+	w.pool.Spec.Paused = new(true)
 	w.pool.Spec.Template.Spec.Port = 8080
 	plan := w.step()
 	if plan.acts() {
@@ -179,7 +178,7 @@ func TestPausedPoolScalesAndDoesNotRoll(t *testing.T) {
 	if c := progressing(plan); c.Reason != v1alpha1.ReasonPaused {
 		t.Errorf("Progressing is %+v, want Paused", c)
 	}
-	w.pool.Spec.Replicas = ptr.To(int32(5))
+	w.pool.Spec.Replicas = new(int32(5))
 	if plan := w.step(); len(plan.Creates) != 2 {
 		t.Errorf("a paused pool makes %d of 2", len(plan.Creates))
 	}
@@ -210,11 +209,11 @@ func TestP8_OutOfDateMembersShareTheBudget(t *testing.T) {
 
 func TestRolloutAfterTimeReplacesWhatIsOlder(t *testing.T) {
 	w := newWorld(2, 0)
-	w.pool.Spec.Rollout = &v1alpha1.PoolRollout{AfterTime: ptr.To(metav1.NewTime(start.Add(time.Hour)))}
+	w.pool.Spec.Rollout = &v1alpha1.PoolRollout{AfterTime: new(metav1.NewTime(start.Add(time.Hour)))}
 	if plan := w.plan(); plan.acts() {
 		t.Error("a time in the future replaces something")
 	}
-	w.pool.Spec.Rollout.AfterTime = ptr.To(metav1.NewTime(start))
+	w.pool.Spec.Rollout.AfterTime = new(metav1.NewTime(start))
 	for range 10 {
 		w.step()
 		w.gone()
@@ -231,7 +230,7 @@ func TestRolloutAfterTimeReplacesWhatIsOlder(t *testing.T) {
 
 func TestMinReadySeconds(t *testing.T) {
 	pool := newPool(1)
-	pool.Spec.MinReadySeconds = ptr.To(int32(90))
+	pool.Spec.MinReadySeconds = new(int32(90))
 	list := members(pool, 1, ready) // for a minute
 	plan := MakePlan(Input{Pool: pool, Members: list, Now: start})
 	if plan.Status.Ready != 1 || plan.Status.Available != 0 || plan.Recheck != 30*time.Second {
@@ -251,7 +250,7 @@ func TestPlanHoldsItsBudget(t *testing.T) {
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
 			switch rapid.IntRange(0, 6).Draw(t, "event") {
 			case 0:
-				w.pool.Spec.Replicas = ptr.To(int32(rapid.IntRange(0, 12).Draw(t, "scale")))
+				w.pool.Spec.Replicas = new(int32(rapid.IntRange(0, 12).Draw(t, "scale")))
 				w.pool.Generation++
 			case 1:
 				w.pool.Spec.Template.Spec.Port = int32(rapid.IntRange(3128, 3130).Draw(t, "port"))
