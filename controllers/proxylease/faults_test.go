@@ -23,6 +23,14 @@ func replyLost(send func() (*http.Response, error)) (*http.Response, error) {
 	return nil, errLost
 }
 
+// requestRefused is the API server's refusal under load.
+func requestRefused(func() (*http.Response, error)) (*http.Response, error) {
+	return &http.Response{
+		StatusCode: http.StatusTooManyRequests, Header: http.Header{"Content-Type": {"application/json"}},
+		Body: io.NopCloser(strings.NewReader(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"TooManyRequests","code":429,"details":{"retryAfterSeconds":7}}`)),
+	}, nil
+}
+
 // requestLost never carries the request out.
 func requestLost(func() (*http.Response, error)) (*http.Response, error) { return nil, errLost }
 
@@ -58,7 +66,9 @@ func (f *faults) take(r *http.Request) fault {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, p := range f.plans {
-		if p.met < len(p.faults) && r.Method == p.method && strings.HasSuffix(r.URL.Path, p.path) {
+		// What informers ask is left alone: they ask with a resourceVersion, or to watch.
+		informer := r.URL.Query().Has("watch") || r.URL.Query().Has("resourceVersion")
+		if p.met < len(p.faults) && r.Method == p.method && strings.HasSuffix(r.URL.Path, p.path) && !informer {
 			p.met++
 			return p.faults[p.met-1]
 		}

@@ -63,15 +63,23 @@ type core struct {
 type coreOption func(*coreSettings)
 
 type coreSettings struct {
-	options   leasing.Options
-	follower  bool
-	transport func(http.RoundTripper) http.RoundTripper
+	options  leasing.Options
+	follower bool
+	early    bool
+	// kubernetesAuth accepts tokens of the API server beside the one of the file.
+	kubernetesAuth bool
+	transport      func(http.RoundTripper) http.RoundTripper
 }
 
 // following starts the replica without its allocator: as one that does not lead.
 func following(s *coreSettings) { s.follower = true }
 
-func withClock(c clock.Clock) coreOption { return func(s *coreSettings) { s.options.Clock = c } }
+// early does not wait until the core has recovered.
+func early(s *coreSettings) { s.early = true }
+
+func withOptions(change func(*leasing.Options)) coreOption {
+	return func(s *coreSettings) { change(&s.options) }
+}
 
 func withTransport(wrap func(http.RoundTripper) http.RoundTripper) coreOption {
 	return func(s *coreSettings) { s.transport = wrap }
@@ -110,7 +118,12 @@ func (f *fleet) start(options ...coreOption) *core {
 	if err := os.WriteFile(tokenFile, []byte(token+"\n"), 0o600); err != nil {
 		f.t.Fatal(err)
 	}
-	auth, err := httpapi.NewAuth(httpapi.AuthConfig{Modes: []string{httpapi.AuthToken}, TokenFile: tokenFile, Clock: clock.RealClock{}})
+	authConfig := httpapi.AuthConfig{Modes: []string{httpapi.AuthToken}, TokenFile: tokenFile, Clock: clock.RealClock{}}
+	if settings.kubernetesAuth {
+		authConfig.Modes = append(authConfig.Modes, httpapi.AuthKubernetes)
+		authConfig.Kubernetes = &httpapi.Kubernetes{Client: mgr.GetClient(), Clock: clock.RealClock{}}
+	}
+	auth, err := httpapi.NewAuth(authConfig)
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -142,7 +155,7 @@ func (f *fleet) start(options ...coreOption) *core {
 	})
 	f.t.Cleanup(c.stop)
 	eventually(f.t, "the core is ready", func() string {
-		if !settings.follower && !c.allocator.Recovered() {
+		if !settings.follower && !settings.early && !c.allocator.Recovered() {
 			return "not recovered"
 		}
 		if status, body := c.call(http.MethodGet, "/v1/leases/x", ""); status != http.StatusNotFound {

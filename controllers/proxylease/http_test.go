@@ -2,17 +2,21 @@ package proxylease
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"strings"
 	"sync"
 	"testing"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
+	"crawl.example.com/egress-proxies-operator/leasing"
 	"crawl.example.com/egress-proxies-operator/leasing/httpapi"
 )
 
@@ -346,4 +350,170 @@ func TestFollowerGrantsRenewsAndReports(t *testing.T) {
 	follower.refused(503, httpapi.CodeNoProxy, http.MethodPost, "/v1/leases", `{"selector":{"geo":"moon"}}`, keyHeader, "m")
 	f.proxy("m", func(px *v1alpha1.Proxy) { px.Labels = map[string]string{"geo": "moon"} })
 	follower.acquire(201, `{"selector":{"geo":"moon"},"waitSeconds":20}`, keyHeader, "m")
+}
+
+func TestH9_RefusalsSayWhyAndWhenToTryAgain(t *testing.T) {
+	retry := func(t *testing.T, c *core, body string) (int, string, string) {
+		t.Helper()
+		r, err := http.NewRequest(http.MethodPost, c.url+"/v1/leases", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Authorization", "Bearer "+token)
+		answer, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer answer.Body.Close()
+		var p problem
+		if err := json.NewDecoder(answer.Body).Decode(&p); err != nil {
+			t.Fatal(err)
+		}
+		return answer.StatusCode, p.Code, answer.Header.Get("Retry-After")
+	}
+	want := func(t *testing.T, c *core, body string, status int, code string) {
+		t.Helper()
+		gotStatus, gotCode, after := retry(t, c, body)
+		if gotStatus != status || gotCode != code || after == "" {
+			t.Fatalf("%d %s, Retry-After %q, want %d %s", gotStatus, gotCode, after, status, code)
+		}
+	}
+	t.Run("recovering", func(t *testing.T) {
+		f := newFleet(t)
+		f.proxy("a")
+		faulty := &faults{}
+		// Longer than the test looks: only what was planned is met.
+		lost := faulty.plan(http.MethodGet, "/proxyleases", requestLost, requestLost, requestLost)
+		c := f.start(early, withTransport(faulty.wrap))
+		eventually(t, "the recovery has failed once", func() string {
+			if faulty.met(lost) == 0 {
+				return "not yet"
+			}
+			return ""
+		})
+		want(t, c, `{}`, 503, httpapi.CodeNotReady)
+		if status, body := c.call(http.MethodGet, "/v1/proxies", ""); status != 200 || !strings.Contains(string(body), `"name":"a"`) {
+			t.Fatalf("listing needs no leader: %d %s", status, body)
+		}
+		eventually(t, "the recovery succeeds", func() string {
+			status, body := c.call(http.MethodPost, "/v1/leases", `{}`)
+			if status != 201 {
+				return string(body)
+			}
+			return ""
+		})
+	})
+	t.Run("no leader", func(t *testing.T) {
+		f := newFleet(t)
+		f.proxy("a")
+		c := f.start(following)
+		want(t, c, `{}`, 503, httpapi.CodeNotReady)
+		if n := len(f.leases()); n != 0 {
+			t.Fatalf("%d leases are left behind", n)
+		}
+	})
+	t.Run("overloaded API server", func(t *testing.T) {
+		f := newFleet(t)
+		f.proxy("a", capacity(1))
+		faulty := &faults{}
+		c := f.start(withTransport(faulty.wrap))
+		// client-go repeats a few times by itself, unless the server says that it shall not.
+		faulty.plan(http.MethodPost, "/proxyleases", requestRefused)
+		want(t, c, `{}`, 429, httpapi.CodeTooManyRequests)
+		c.acquire(201, `{}`)
+	})
+	t.Run("queue full", func(t *testing.T) {
+		f := newFleet(t)
+		c := f.start(withOptions(func(o *leasing.Options) { o.MaxWaiting, o.MaxWaitingPerHolder = 2, 1 }))
+		ctx, cancel := context.WithCancel(t.Context())
+		var calls sync.WaitGroup
+		wait := func(holder string, n int) {
+			calls.Go(func() {
+				r, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url+"/v1/leases", strings.NewReader(`{"waitSeconds":60,"holder":"`+holder+`"}`))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				r.Header.Set("Authorization", "Bearer "+token)
+				if answer, err := http.DefaultClient.Do(r); err == nil {
+					_ = answer.Body.Close()
+				}
+			})
+			eventually(t, "the call waits", func() string {
+				if got := c.allocator.Waiting(); got != n {
+					return fmt.Sprint(got)
+				}
+				return ""
+			})
+		}
+		wait("one", 1)
+		want(t, c, `{"waitSeconds":60,"holder":"one"}`, 429, httpapi.CodeHolderLimit)
+		wait("two", 2)
+		want(t, c, `{"waitSeconds":60,"holder":"three"}`, 429, httpapi.CodeQueueFull)
+		cancel()
+		calls.Wait()
+	})
+}
+
+func TestKubernetesAuthIsRBAC(t *testing.T) {
+	f := newFleet(t)
+	f.proxy("a")
+	c := f.start(func(s *coreSettings) { s.kubernetesAuth = true })
+	tokenOf := func(name string) string {
+		t.Helper()
+		account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: f.ns, Name: name}}
+		if err := f.Client.Create(t.Context(), account); err != nil {
+			t.Fatal(err)
+		}
+		request := &authenticationv1.TokenRequest{}
+		if err := f.Client.SubResource("token").Create(t.Context(), account, request); err != nil {
+			t.Fatal(err)
+		}
+		return request.Status.Token
+	}
+	crawler, stranger := tokenOf("crawler"), tokenOf("stranger")
+	role := &rbacv1.Role{
+		ObjectMeta: metav1.ObjectMeta{Namespace: f.ns, Name: "lease"},
+		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{v1alpha1.GroupName}, Resources: []string{"proxyleases"}, Verbs: []string{"create", "get", "update", "delete"}}},
+	}
+	binding := &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: f.ns, Name: "lease"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "lease"},
+		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: f.ns, Name: "crawler"}},
+	}
+	for _, o := range []client.Object{role, binding} {
+		if err := f.Client.Create(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var lease httpLease
+	// The API server's authorizer learns of the role by a watch of its own.
+	eventually(t, "the crawler may lease", func() string {
+		status, body := c.callAs(crawler, http.MethodPost, "/v1/leases", `{}`)
+		if status != 201 {
+			return string(body)
+		}
+		lease = decode[httpLease](t, body)
+		return ""
+	})
+	if holder := f.get(lease.name()).Spec.Holder; holder != "system:serviceaccount:"+f.ns+":crawler" {
+		t.Fatalf("holder %q", holder)
+	}
+	for _, call := range []struct {
+		bearer, method, path string
+		status               int
+	}{
+		{crawler, http.MethodGet, "/v1/leases/" + lease.LeaseID, 200},
+		{crawler, http.MethodGet, "/v1/proxies", 403},
+		{crawler, http.MethodPost, "/v1/leases", 201},
+		{stranger, http.MethodPost, "/v1/leases", 403},
+		{stranger, http.MethodDelete, "/v1/leases/" + lease.LeaseID, 403},
+		{"not-a-token", http.MethodPost, "/v1/leases", 401},
+		{token, http.MethodPost, "/v1/leases", 201},
+		{crawler, http.MethodDelete, "/v1/leases/" + lease.LeaseID, 204},
+	} {
+		if status, body := c.callAs(call.bearer, call.method, call.path, "{}"); status != call.status {
+			t.Errorf("%s %s: %d %s, want %d", call.method, call.path, status, body, call.status)
+		}
+	}
 }

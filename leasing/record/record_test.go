@@ -1,0 +1,117 @@
+package record_test
+
+import (
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
+	"crawl.example.com/egress-proxies-operator/leasing/internal/fixture"
+	"crawl.example.com/egress-proxies-operator/leasing/record"
+)
+
+func TestL18_TTLIsClamped(t *testing.T) {
+	bounds := func(standard, longest int32) *v1alpha1.PoolLeases {
+		b := &v1alpha1.PoolLeases{}
+		if standard > 0 {
+			b.DefaultTTLSeconds = &standard
+		}
+		if longest > 0 {
+			b.MaxTTLSeconds = &longest
+		}
+		return b
+	}
+	for _, c := range []struct {
+		wish   int32
+		bounds *v1alpha1.PoolLeases
+		want   int32
+	}{
+		{0, nil, 300}, {60, nil, 60}, {1, nil, 10}, {1_000_000, nil, 86400}, {-5, nil, 300},
+		{0, bounds(120, 0), 120}, {0, bounds(120, 600), 120}, {0, bounds(0, 60), 60}, {900, bounds(120, 600), 600}, {60, bounds(120, 600), 60},
+	} {
+		if got := record.ClampTTL(c.wish, c.bounds); got != c.want {
+			t.Errorf("wish %d within %+v gives %d, want %d", c.wish, c.bounds, got, c.want)
+		}
+	}
+}
+
+// A lease granted by HTTP means the same before and after it has a status of its own.
+func TestMirroredStatusSaysTheSame(t *testing.T) {
+	px := fixture.Proxy("team", "p")
+	l := fixture.Lease("team", "l", func(l *v1alpha1.ProxyLease) {
+		l.Spec.TTLSeconds = 60
+		l.Spec.Grant = &v1alpha1.LeaseGrant{
+			ProxyName: "p", ProxyUID: px.UID, InstanceID: "i-p", Epoch: 3, Seq: 9, ExpireTime: metav1.NewMicroTime(fixture.Start.Add(time.Minute)),
+		}
+	})
+	before, _ := record.BindingOf(l)
+	expiry, ttl := record.Expiry(l), record.TTL(l)
+	l.Status = *record.Mirrored(l, px, fixture.Start.Add(time.Second))
+	after, ok := record.BindingOf(l)
+	if !ok || before != after || !record.Expiry(l).Equal(expiry) || record.TTL(l) != ttl || !record.Holds(l) || l.Status.ProxyRef.URL != "http://192.0.2.1:3128" {
+		t.Fatalf("before %+v, after %+v", before, l.Status)
+	}
+	if !l.Status.BoundTime.Equal(ptr.To(metav1.NewMicroTime(fixture.Start))) {
+		t.Fatalf("bound at %v", l.Status.BoundTime)
+	}
+}
+
+func TestReportsCountByGrowth(t *testing.T) {
+	l := fixture.Lease("team", "l")
+	report := func(target string, result v1alpha1.ReportResult, count int32) {
+		l.Spec.Reports = []v1alpha1.LeaseReport{{Target: target, Result: result, Count: count}}
+	}
+	take := func() (int, bool) {
+		reports, first := record.NewReports(l)
+		for _, r := range reports {
+			record.Observe(&l.Status, r)
+		}
+		return len(reports), len(first) > 0 && first[0]
+	}
+	report("a", v1alpha1.ReportRateLimited, 1)
+	if n, first := take(); n != 1 || !first {
+		t.Fatal("the first report")
+	}
+	if n, _ := take(); n != 0 {
+		t.Fatal("the same report counted twice")
+	}
+	report("a", v1alpha1.ReportRateLimited, 3)
+	if n, first := take(); n != 1 || first {
+		t.Fatal("a report that grew is a repetition")
+	}
+	report("a", v1alpha1.ReportRateLimited, 2)
+	if n, _ := take(); n != 0 {
+		t.Fatal("a report that shrank counted")
+	}
+	report("a", v1alpha1.ReportBanned, 3)
+	if n, first := take(); n != 1 || first {
+		t.Fatal("another result is news, but not a first report")
+	}
+	for i := range 40 {
+		record.Observe(&l.Status, v1alpha1.LeaseReport{Target: string(rune('b' + i)), Result: v1alpha1.ReportOK})
+	}
+	if n := len(l.Status.ObservedReports); n != 16 {
+		t.Fatalf("%d reports are remembered", n)
+	}
+}
+
+func TestURLOfAnIPv6Proxy(t *testing.T) {
+	px := fixture.Proxy("team", "p", func(px *v1alpha1.Proxy) { px.Status.Instance.Addresses = []string{"2001:db8::1"} })
+	if got := record.URL(px); got != "http://[2001:db8::1]:3128" {
+		t.Fatal(got)
+	}
+}
+
+func TestDrainDeadlineIsTheEarliest(t *testing.T) {
+	px := fixture.Proxy("team", "p", func(px *v1alpha1.Proxy) {
+		px.Spec.DrainRequests = []v1alpha1.DrainRequest{
+			{Requester: "a"}, {Requester: "b", DeadlineTime: &metav1.Time{Time: fixture.Start.Add(time.Hour)}},
+			{Requester: "c", DeadlineTime: &metav1.Time{Time: fixture.Start.Add(time.Minute)}},
+		}
+	})
+	if got := record.DrainDeadline(px); !got.Equal(fixture.Start.Add(time.Minute)) {
+		t.Fatal(got)
+	}
+}
