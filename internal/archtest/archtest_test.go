@@ -35,7 +35,7 @@ var layers = []layer{
 	{"providers", []string{"apis", "providers", "internal/tracing"}},
 	{"providers/fake", []string{"apis", "providers"}},
 	{"leasing", []string{"apis", "leasing", "internal/statusapply", "internal/tracing", "internal/version"}},
-	{"controllers", []string{"apis", "providers", "leasing", "controllers", "internal/statusapply", "internal/tracing", "internal/version"}},
+	{"controllers", []string{"apis", "providers", "leasing", "controllers", "internal/objpatch", "internal/statusapply", "internal/tracing", "internal/version"}},
 	{"cmd", []string{""}},
 	{"charts", nil},
 	{"e2e", []string{"apis"}},
