@@ -7,8 +7,6 @@ import (
 	"strconv"
 	"time"
 
-	"k8s.io/utils/ptr"
-
 	"crawl.example.com/egress-proxies-operator/controllers/health/classify"
 	"crawl.example.com/egress-proxies-operator/controllers/health/probe"
 )
@@ -95,9 +93,9 @@ func (en *entry) noteAccess(now time.Time, found accessResult) {
 	switch found.answer {
 	case classify.Refused:
 		en.access.nextTime = now.Add(AccessPeriods * period)
-		en.access.restricted, en.access.reason = ptr.To(true), found.reason
+		en.access.restricted, en.access.reason = new(true), found.reason
 	case classify.Reached:
-		en.access.restricted, en.access.reason = ptr.To(false), found.reason
+		en.access.restricted, en.access.reason = new(false), found.reason
 	default:
 		if en.access.restricted == nil {
 			en.access.reason = found.reason

@@ -30,44 +30,44 @@ func TestAccessRestricted(t *testing.T) {
 		want   *bool
 		reason string
 	}{
-		{"refuses everything", nil, nil, ptr.To(true), classify.ReasonForbiddenTargetsRefused},
+		{"refuses everything", nil, nil, new(true), classify.ReasonForbiddenTargetsRefused},
 		{"tunnels to its own loopback", func(k probe.Knock) probe.Result {
 			if k.Authority == "127.0.0.1:3128" {
 				return code(200)
 			}
 			return code(403)
-		}, nil, ptr.To(false), classify.ReasonLoopbackReachable},
+		}, nil, new(false), classify.ReasonLoopbackReachable},
 		{"tunnels to metadata", func(k probe.Knock) probe.Result {
 			if k.Authority == "169.254.169.254:80" && !k.Plain {
 				return code(200)
 			}
 			return code(403)
-		}, nil, ptr.To(false), classify.ReasonMetadataReachable},
+		}, nil, new(false), classify.ReasonMetadataReachable},
 		{"serves metadata to plain requests", func(k probe.Knock) probe.Result {
 			if k.Plain {
 				return code(200)
 			}
 			return code(403)
-		}, nil, ptr.To(false), classify.ReasonMetadataReachable},
+		}, nil, new(false), classify.ReasonMetadataReachable},
 		{"tried and failed", func(k probe.Knock) probe.Result { return code(503) }, nil, nil, classify.ReasonInconclusive},
 		{"one yes outweighs what is unclear", func(k probe.Knock) probe.Result {
 			if k.Plain {
 				return code(200)
 			}
 			return code(503)
-		}, nil, ptr.To(false), classify.ReasonMetadataReachable},
+		}, nil, new(false), classify.ReasonMetadataReachable},
 		{"asks strangers for credentials", func(k probe.Knock) probe.Result {
 			if k.Credentials == nil {
 				return code(407)
 			}
 			return code(403)
-		}, func(x *Target) { x.RequireAuth = true }, ptr.To(true), classify.ReasonForbiddenTargetsRefused},
+		}, func(x *Target) { x.RequireAuth = true }, new(true), classify.ReasonForbiddenTargetsRefused},
 		{"serves strangers", func(k probe.Knock) probe.Result {
 			if k.Credentials == nil && k.Authority == targetA {
 				return code(200)
 			}
 			return code(403)
-		}, func(x *Target) { x.RequireAuth = true }, ptr.To(false), classify.ReasonAnonymousAccess},
+		}, func(x *Target) { x.RequireAuth = true }, new(false), classify.ReasonAnonymousAccess},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			f := &fakeProber{knock: tc.knock}
@@ -163,7 +163,7 @@ func TestAccessSurvivesARestart(t *testing.T) {
 	f := &fakeProber{}
 	inBubble(t, f, func(b *bench) {
 		x := restored(0, managed)
-		x.Initial.AccessRestricted, x.Initial.AccessReason = ptr.To(true), classify.ReasonForbiddenTargetsRefused
+		x.Initial.AccessRestricted, x.Initial.AccessReason = new(true), classify.ReasonForbiddenTargetsRefused
 		b.Upsert(x)
 		if v := b.verdict(0); v.AccessRestricted == nil || !*v.AccessRestricted {
 			t.Errorf("got %+v", v)

@@ -100,6 +100,7 @@ func New(o Options) *Engine {
 		e.random = rand.Float64
 	}
 	e.metrics = metrics.New(e.snapshot)
+	e.stalls.busy = func(busy bool) { e.sched.SetBusy(busy) }
 	e.sched = sched.New[types.UID](sched.Options{Clock: e.clock, Slots: o.Slots, Late: e.metrics.Late})
 	return e
 }
@@ -178,7 +179,7 @@ func (e *Engine) Upsert(t Target) {
 		e.rekey(en, key, now)
 	}
 	e.schedule(en, e.spread.Next(now))
-	e.publish(en, now)
+	e.publish(en)
 }
 
 // rekey tells an entry what it judges from now on, and ends a probe of what it judged before.
@@ -274,7 +275,7 @@ func (e *Engine) schedule(en *entry, due time.Time) {
 func (en *entry) background() bool { return en.machine.Status() == fsm.Unhealthy }
 
 // publish makes the current state visible and wakes the reader if it differs.
-func (e *Engine) publish(en *entry, now time.Time) {
+func (e *Engine) publish(en *entry) {
 	v := en.currentVerdict()
 	if v.Equal(en.verdict) {
 		return

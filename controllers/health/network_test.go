@@ -28,7 +28,7 @@ func TestE24_StartOfAFleet(t *testing.T) {
 	origin := proxyzoo.NewOrigin(t, ca, "127.0.0.1")
 	p := proxyzoo.Start(t, proxyzoo.Tunnel)
 	check := quickSettings(ca, origin.URL+"/ip")
-	check.Period, check.Timeout = time.Hour, time.Second
+	check.Period, check.Timeout = time.Hour, 5*time.Second
 	check.Targets[0].Owned = true
 	e := startEngine(t)
 	for i := range n {
@@ -55,7 +55,7 @@ func TestE40_OneAddressManyCredentials(t *testing.T) {
 		proxyzoo.Tunnel(c, br, r)
 	})
 	check := quickSettings(ca, origin.URL+"/ip")
-	check.Period = time.Hour
+	check.Period, check.Timeout = time.Hour, squidLimit // one probe each
 	e := startEngine(t)
 	for i := range n {
 		e.Upsert(proxy(i, func(x *Target) {

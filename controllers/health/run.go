@@ -63,7 +63,7 @@ func (e *Engine) run(ctx context.Context, uid types.UID, due time.Time) (time.Ti
 		en.noteEgressIP(now, result)
 		en.noteAccess(now, found)
 	}
-	e.publish(en, now)
+	e.publish(en)
 	delay := en.machine.Delay(now, en.target.Check.timing(), last)
 	en.nextDue = sched.Next(due, now, sched.Jitter(delay, e.random()))
 	return en.nextDue, en.background()

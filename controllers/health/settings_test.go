@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"k8s.io/utils/ptr"
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
 	"crawl.example.com/egress-proxies-operator/controllers/health/classify"
@@ -47,15 +46,15 @@ func TestResolveSettings_Defaults(t *testing.T) {
 func TestResolveSettings_Fallback(t *testing.T) {
 	ca := proxyzoo.NewCA(t, "ca").PEM()
 	flags := mustDefaults(t)
-	flags.Check.FailureThreshold = ptr.To[int32](7)
-	flags.Check.SuccessThreshold = ptr.To[int32](7)
+	flags.Check.FailureThreshold = new(int32(7))
+	flags.Check.SuccessThreshold = new(int32(7))
 	class := &check{
-		PeriodSeconds: ptr.To[int32](30), FailureThreshold: ptr.To[int32](5), ExitIP: &v1alpha1.ExitIP{Mode: "Ignore"},
-		Targets: []v1alpha1.ProbeTarget{{URL: "https://class.example/", CABundle: ca, Owned: ptr.To(true), Expect: &v1alpha1.ProbeExpect{
-			Statuses: []int32{204}, Strict: ptr.To(true), Nonce: ptr.To(true), BodyContains: "x",
+		PeriodSeconds: new(int32(30)), FailureThreshold: new(int32(5)), ExitIP: &v1alpha1.ExitIP{Mode: "Ignore"},
+		Targets: []v1alpha1.ProbeTarget{{URL: "https://class.example/", CABundle: ca, Owned: new(true), Expect: &v1alpha1.ProbeExpect{
+			Statuses: []int32{204}, Strict: new(true), Nonce: new(true), BodyContains: "x",
 		}}},
 	}
-	proxy := &check{PeriodSeconds: ptr.To[int32](20), MaxBodyBytes: ptr.To[int32](100)}
+	proxy := &check{PeriodSeconds: new(int32(20)), MaxBodyBytes: new(int32(100))}
 	got, err := ResolveSettings(proxy, class, flags)
 	if err != nil {
 		t.Fatal(err)
@@ -94,12 +93,12 @@ func TestResolveSettings_DefaultsGiveWay(t *testing.T) {
 		check                               check
 		period, timeout, fast, unhealthyMax int
 	}{
-		{"short period", check{PeriodSeconds: ptr.To[int32](3)}, 3, 2, 3, 300},
-		{"shortest period", check{PeriodSeconds: ptr.To[int32](1)}, 1, 1, 1, 300},
-		{"long timeout", check{TimeoutSeconds: ptr.To[int32](90)}, 91, 90, 5, 300},
-		{"long period", check{PeriodSeconds: ptr.To[int32](3600)}, 3600, 10, 5, 3600},
-		{"slow fast period", check{FastPeriodSeconds: ptr.To[int32](120)}, 120, 10, 120, 300},
-		{"small maximum", check{UnhealthyPeriodMaxSeconds: ptr.To[int32](2)}, 60, 10, 2, 2},
+		{"short period", check{PeriodSeconds: new(int32(3))}, 3, 2, 3, 300},
+		{"shortest period", check{PeriodSeconds: new(int32(1))}, 1, 1, 1, 300},
+		{"long timeout", check{TimeoutSeconds: new(int32(90))}, 91, 90, 5, 300},
+		{"long period", check{PeriodSeconds: new(int32(3600))}, 3600, 10, 5, 3600},
+		{"slow fast period", check{FastPeriodSeconds: new(int32(120))}, 120, 10, 120, 300},
+		{"small maximum", check{UnhealthyPeriodMaxSeconds: new(int32(2))}, 60, 10, 2, 2},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got, err := ResolveSettings(&tc.check, nil, mustDefaults(t))
@@ -116,7 +115,7 @@ func TestResolveSettings_DefaultsGiveWay(t *testing.T) {
 
 // Every refusal names the field and where it stands.
 func TestE58_ResolveSettingsErrors(t *testing.T) {
-	n := ptr.To[int32]
+	n := func(v int32) *int32 { return &v }
 	url := func(u string) check { return check{Targets: []v1alpha1.ProbeTarget{{URL: u}}} }
 	target := func(x v1alpha1.ProbeTarget) check { return check{Targets: []v1alpha1.ProbeTarget{x}} }
 	for _, tc := range []struct {
@@ -190,7 +189,7 @@ func TestNewDefaults(t *testing.T) {
 func TestSettingsHash(t *testing.T) {
 	a, _ := ResolveSettings(nil, nil, mustDefaults(t))
 	b, _ := ResolveSettings(&check{}, &check{}, mustDefaults(t))
-	c, _ := ResolveSettings(&check{PeriodSeconds: ptr.To[int32](61)}, nil, mustDefaults(t))
+	c, _ := ResolveSettings(&check{PeriodSeconds: new(int32(61))}, nil, mustDefaults(t))
 	if a.Hash() != b.Hash() || a.Hash() == c.Hash() {
 		t.Errorf("hashes %s %s %s", a.Hash(), b.Hash(), c.Hash())
 	}

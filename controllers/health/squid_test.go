@@ -317,7 +317,7 @@ func TestE16_SquidShutsDown(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		defer r.Body.Close()
+		defer func() { _ = r.Body.Close() }()
 		_, err = io.Copy(io.Discard, r.Body)
 		return err
 	}
@@ -348,7 +348,7 @@ func TestE55_SquidWithoutFileDescriptors(t *testing.T) {
 	waitFor(t, "an unhealthy proxy", func() bool {
 		if c, err := net.DialTimeout("tcp", s.addr, 100*time.Millisecond); err == nil {
 			held = append(held, c)
-			fmt.Fprintf(c, "CONNECT %s HTTP/1.1\r\nHost: %s\r\n\r\n", authority, authority)
+			_, _ = fmt.Fprintf(c, "CONNECT %s HTTP/1.1\r\nHost: %s\r\n\r\n", authority, authority)
 		}
 		v := verdict()
 		return v.Known && !v.Healthy

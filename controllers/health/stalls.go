@@ -10,16 +10,22 @@ import (
 
 const (
 	// stallInterval is how often the engine looks whether it gets its CPU time.
-	stallInterval = 250 * time.Millisecond
+	stallInterval = 100 * time.Millisecond
+	// behind is how late the engine may run before it starts fewer probes at once. Each probe waits for the CPU several
+	// times, and all of that counts against its timeout.
+	behind = 50 * time.Millisecond
 	// minStall is the shortest delay that excuses a timeout; a tenth of the timeout does as well, if that is longer.
 	minStall = 500 * time.Millisecond
 	// maxStalls is how many delays are remembered.
 	maxStalls = 64
 )
 
-// stalls remembers when this process was kept from running. A probe that timed out then says nothing about the proxy:
-// a busy neighbour must not make a fleet unhealthy.
+// stalls watches whether this process is kept from running, by its own work or by a busy neighbour. While it is, few
+// probes are started at once, and those that time out say nothing about their proxies.
 type stalls struct {
+	// busy is told when the process falls behind and when it has caught up.
+	busy func(bool)
+
 	mu   sync.Mutex
 	seen []stall
 }
@@ -33,15 +39,20 @@ type stall struct {
 func (s *stalls) watch(ctx context.Context, c clock.WithTicker) {
 	ticker := c.NewTicker(stallInterval)
 	defer ticker.Stop()
-	last := c.Now()
+	last, wasBehind := c.Now(), false
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C():
 			now := c.Now()
-			s.note(now, now.Sub(last)-stallInterval)
+			late := now.Sub(last) - stallInterval
 			last = now
+			s.note(now, late)
+			if isBehind := late > behind; isBehind != wasBehind {
+				wasBehind = isBehind
+				s.busy(isBehind)
+			}
 		}
 	}
 }

@@ -127,9 +127,9 @@ func TestE29_NeverEarly(t *testing.T) {
 func TestE30_FlappingIsDamped(t *testing.T) {
 	m := New(key, start)
 	now := start
-	step := func(o Observation) bool {
+	step := func(o Observation) {
 		now = now.Add(5 * time.Second)
-		return m.Observe(now, one, o)
+		m.Observe(now, one, o)
 	}
 	step(ok())
 	var needed []int

@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-func parse(data []byte) (connectHead, error, int) {
+func parse(data []byte) (head connectHead, read int, err error) {
 	source := &countingReader{r: bytes.NewReader(data)}
-	head, err := readConnectHead(bufio.NewReaderSize(&boundedReader{r: source, n: MaxHeadBytes}, readerSize))
-	return head, err, source.n
+	head, err = readConnectHead(bufio.NewReaderSize(&boundedReader{r: source, n: MaxHeadBytes}, readerSize))
+	return head, source.n, err
 }
 
 type countingReader struct {
@@ -54,7 +54,7 @@ func TestReadConnectHead(t *testing.T) {
 		{"HTTP/1.1 200 OK\r\n" + strings.Repeat("A: b\r\n", 5000), 0, ErrHeadTooLarge},
 		{"HTTP/1.1 200 OK\r\nX: " + strings.Repeat("y", 50000) + "\r\n\r\n", 0, ErrHeadTooLarge},
 	} {
-		head, err, _ := parse([]byte(tc.in))
+		head, _, err := parse([]byte(tc.in))
 		if head.code != tc.code || !errors.Is(err, tc.err) || (tc.err == nil) != (err == nil) {
 			t.Errorf("%.40q: got %d and error %v, want %d and %v", tc.in, head.code, err, tc.code, tc.err)
 		}
@@ -70,7 +70,7 @@ func FuzzConnectHead(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		head, err, read := parse(data)
+		head, read, err := parse(data)
 		if read > MaxHeadBytes {
 			t.Fatalf("read %d bytes", read)
 		}

@@ -94,9 +94,8 @@ func ParseTargetURL(raw string) (*url.URL, error) {
 	}
 	u, err := url.Parse(raw)
 	if err != nil {
-		var parse *url.Error
-		if errors.As(err, &parse) {
-			err = parse.Err
+		if parse, ok := errors.AsType[*url.Error](err); ok {
+			err = parse.Err // the outer error repeats the URL
 		}
 		var escape url.EscapeError
 		var host url.InvalidHostError

@@ -15,7 +15,8 @@ import (
 const (
 	// patient is a timeout for probes that must not hit it, on a busy machine.
 	patient = 30 * time.Second
-	// hasty is a timeout for probes that only it ends.
+	// hasty is a timeout for probes that only it ends. On a busy machine it can strike too early, in an earlier stage:
+	// then it is made longer.
 	hasty = 300 * time.Millisecond
 	// slack is how long after its deadline a probe may return on a busy machine; the engine's goal is 100 ms.
 	slack = 5 * time.Second
@@ -47,8 +48,9 @@ func closedAddr(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return l.Addr().String()
+	addr := l.Addr().String()
+	_ = l.Close()
+	return addr
 }
 
 // Every beast gets the right verdict and the right reason, over exactly one connection, by its deadline.
@@ -57,7 +59,7 @@ func TestZoo(t *testing.T) {
 	for _, b := range world.Beasts(t) {
 		t.Run(b.Name, func(t *testing.T) {
 			t.Parallel()
-			addr, conns := closedAddr(t), func() int64 { return 1 }
+			addr, conns := closedAddr(t), func() int64 { return 0 }
 			if b.Do != nil {
 				p := proxyzoo.Start(t, b.Do)
 				addr, conns = p.Addr, p.Conns.Load
@@ -66,19 +68,26 @@ func TestZoo(t *testing.T) {
 			if b.Hangs {
 				timeout = hasty
 			}
-			start := time.Now()
-			r := newProber().Probe(context.Background(), probe.Request{
-				Proxy: addr, Target: newTarget(t, world.Good, b.URL), Timeout: timeout, MaxBody: 8 << 10,
-			})
-			o := classify.Classify(r, classify.Expect{})
+			target := newTarget(t, world.Good, b.URL)
+			var r probe.Result
+			var o classify.Outcome
+			for {
+				before, start := conns(), time.Now()
+				r = newProber().Probe(context.Background(), probe.Request{Proxy: addr, Target: target, Timeout: timeout, MaxBody: 8 << 10})
+				o = classify.Classify(r, classify.Expect{})
+				if took := time.Since(start); took > timeout+slack || b.Hangs && took < timeout {
+					t.Errorf("took %s with a timeout of %s", took, timeout)
+				}
+				if n := conns() - before; n > 1 || n < 1 && r.Stage > probe.StageConnect {
+					t.Errorf("got %d connections, want 1", n)
+				}
+				if o.Reason == b.Reason || !b.Hangs || timeout >= patient {
+					break
+				}
+				timeout *= 4
+			}
 			if o.Class != b.Class || o.Reason != b.Reason {
 				t.Errorf("got %s %s, want %s %s (stage %s, code %d, error %v)", o.Class, o.Reason, b.Class, b.Reason, r.Stage, r.Code, r.Err)
-			}
-			if n := conns(); n != 1 {
-				t.Errorf("got %d connections, want 1", n)
-			}
-			if took := time.Since(start); took > timeout+slack || b.Hangs && took < timeout {
-				t.Errorf("took %s with a timeout of %s", took, timeout)
 			}
 			if o.Message == "" && o.Class != classify.Local {
 				t.Errorf("no message for %s", o.Reason)

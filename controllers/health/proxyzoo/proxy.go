@@ -9,6 +9,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -128,7 +130,7 @@ func TunnelTo(addr, answer string) Behaviour {
 			_, _ = io.WriteString(c, "HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n")
 			return
 		}
-		defer u.Close()
+		defer func() { _ = u.Close() }()
 		if _, err := io.WriteString(c, answer); err != nil {
 			return
 		}
@@ -163,11 +165,8 @@ func Say(text string) Behaviour {
 
 // Status answers with a status and no body.
 func Status(status string, headers ...string) Behaviour {
-	text := "HTTP/1.1 " + status + "\r\n"
-	for _, h := range headers {
-		text += h + "\r\n"
-	}
-	return Say(text + "Content-Length: 0\r\n\r\n")
+	lines := append([]string{"HTTP/1.1 " + status}, headers...)
+	return Say(strings.Join(append(lines, "Content-Length: 0"), "\r\n") + "\r\n\r\n")
 }
 
 // Hang never answers and waits for the client to close.
@@ -191,11 +190,9 @@ func Authenticated(username, password string, do Behaviour) Behaviour {
 // Closed refuses loopback and metadata addresses except the given authorities, and otherwise does what a proxy does.
 func Closed(do Behaviour, allowed ...string) Behaviour {
 	return func(c net.Conn, br *bufio.Reader, r *http.Request) {
-		for _, a := range allowed {
-			if r.Host == a {
-				do(c, br, r)
-				return
-			}
+		if slices.Contains(allowed, r.Host) {
+			do(c, br, r)
+			return
 		}
 		Status("403 Forbidden")(c, br, r)
 	}

@@ -16,6 +16,9 @@ const (
 	// DefaultSlots is how many runs are in flight at most. By Little's law 10 000 proxies with a period of 30 s of
 	// which 30 % hang for 3 s need 305; with 64 slots such a fleet was probed minutes late.
 	DefaultSlots = 512
+	// BusySlots is how many runs are in flight at most while the process does not get the CPU time it needs. More would
+	// wait for each other until all of them time out.
+	BusySlots = 16
 	// BackgroundPercent is the share of the slots that background keys may take, so that what is known to be dead
 	// cannot delay what lives.
 	BackgroundPercent = 75
@@ -47,6 +50,7 @@ type Scheduler[K comparable] struct {
 	back     dueHeap[K]
 	inFlight int
 	inBack   int
+	busy     bool
 	wake     chan struct{}
 	running  sync.WaitGroup
 }
@@ -107,11 +111,28 @@ func (s *Scheduler[K]) Remove(key K) {
 	}
 }
 
+// SetBusy says whether the process is short of CPU time: then at most BusySlots runs are in flight. What is more by
+// then goes on.
+func (s *Scheduler[K]) SetBusy(busy bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.busy = busy
+	s.poke()
+}
+
+// limit is how many runs may be in flight now.
+func (s *Scheduler[K]) limit() int {
+	if s.busy {
+		return min(s.slots, BusySlots)
+	}
+	return s.slots
+}
+
 // Load returns how many runs are in flight, and how many may be.
 func (s *Scheduler[K]) Load() (inFlight, slots int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.inFlight, s.slots
+	return s.inFlight, s.limit()
 }
 
 // Start runs what is due until ctx ends, and returns when the last run has ended.
@@ -161,14 +182,15 @@ func (s *Scheduler[K]) dispatch(ctx context.Context, run Run[K]) (time.Duration,
 
 // head returns the item to start next, oldest due time first, or nil when there is none with a free slot.
 func (s *Scheduler[K]) head() *item[K] {
-	if s.inFlight >= s.slots {
+	limit := s.limit()
+	if s.inFlight >= limit {
 		return nil
 	}
 	var first *item[K]
 	if len(s.normal) > 0 {
 		first = s.normal[0]
 	}
-	if len(s.back) > 0 && s.inBack < max(1, s.slots*BackgroundPercent/100) && (first == nil || s.back[0].due.Before(first.due)) {
+	if len(s.back) > 0 && s.inBack < max(1, limit*BackgroundPercent/100) && (first == nil || s.back[0].due.Before(first.due)) {
 		first = s.back[0]
 	}
 	return first

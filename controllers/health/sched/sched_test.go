@@ -252,6 +252,40 @@ func TestE26_DefaultSlotsForTheBadDay(t *testing.T) {
 	})
 }
 
+// Short of CPU time the scheduler starts little, and catches up afterwards.
+func TestE38_BusyStartsLittle(t *testing.T) {
+	var mu sync.Mutex
+	inFlight, most := 0, 0
+	run := func(_ context.Context, _ string, _ time.Time) (time.Time, bool) {
+		mu.Lock()
+		inFlight++
+		most = max(most, inFlight)
+		mu.Unlock()
+		<-time.After(10 * time.Second)
+		mu.Lock()
+		inFlight--
+		mu.Unlock()
+		return time.Now().Add(time.Hour), false
+	}
+	inBubble(t, Options{}, run, func(s *Scheduler[string]) {
+		s.SetBusy(true)
+		for i := range 100 {
+			s.Set(fmt.Sprint(i), time.Now(), false)
+		}
+		<-time.After(15 * time.Second)
+		mu.Lock()
+		if most != BusySlots {
+			t.Errorf("%d in flight while busy", most)
+		}
+		mu.Unlock()
+		s.SetBusy(false)
+		<-time.After(time.Second)
+		if n, _ := s.Load(); n != 100-BusySlots {
+			t.Errorf("%d in flight afterwards", n)
+		}
+	})
+}
+
 func TestStopWaitsForRuns(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	s := New[string](Options{})
