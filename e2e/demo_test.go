@@ -178,25 +178,36 @@ func TestDemo3_CrawlThroughALeasedProxy(t *testing.T) {
 // TestDemo4_ASquidIsKilled: a dead Squid is seen, and so is its return.
 func TestDemo4_ASquidIsKilled(t *testing.T) {
 	var victim string
-	condition := func(ctx context.Context, t *testing.T) *metav1.Condition {
+	healthy := func(ctx context.Context) (metav1.Condition, error) {
 		px := &v1alpha1.Proxy{}
 		if err := cluster.Get(ctx, client.ObjectKey{Namespace: namespace, Name: victim}, px); err != nil {
-			t.Fatalf("get proxy: %v", err)
+			return metav1.Condition{}, err
 		}
-		return meta.FindStatusCondition(px.Status.Conditions, v1alpha1.ConditionHealthy)
+		if c := meta.FindStatusCondition(px.Status.Conditions, v1alpha1.ConditionHealthy); c != nil {
+			return *c, nil
+		}
+		return metav1.Condition{Status: metav1.ConditionUnknown}, nil
 	}
 	testenv.Test(t, features.New("a killed Squid").
 		Assess("its proxy becomes Unhealthy", assess(func(ctx context.Context, t *testing.T) {
-			victim = poolProxies(ctx, t)[0].Name
+			members, err := poolProxies(ctx)
+			if err != nil || len(members) == 0 {
+				t.Fatalf("list the pool's proxies: %d, %v", len(members), err)
+			}
+			victim = members[0].Name
 			pod := podOf(ctx, t, victim)
 			// The kubelet restarts it at once, so it is killed again until the restarts back off long enough to be seen.
 			eventually(ctx, t, 3*time.Minute, "Healthy=False", func(ctx context.Context) string {
-				if c := condition(ctx, t); c != nil && c.Status == metav1.ConditionFalse {
+				c, err := healthy(ctx)
+				if err != nil {
+					return err.Error()
+				}
+				if c.Status == metav1.ConditionFalse {
 					say(t, "%s: Healthy=False, %s: %s", victim, c.Reason, c.Message)
 					return ""
 				}
 				_, _ = tryKubectl("exec", "-n", namespace, pod.Name, "--", "sh", "-c", "kill -TERM 1")
-				return fmt.Sprintf("Healthy is %+v", condition(ctx, t))
+				return fmt.Sprintf("Healthy is %s, %s", c.Status, c.Reason)
 			})
 			say(t, "kubectl get px:\n%s", kubectl(t, "get", "px", "-n", namespace))
 		})).

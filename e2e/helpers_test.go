@@ -88,13 +88,10 @@ func eventually(ctx context.Context, t *testing.T, timeout time.Duration, what s
 }
 
 // poolProxies are the members of the demo's pool.
-func poolProxies(ctx context.Context, t *testing.T) []v1alpha1.Proxy {
-	t.Helper()
+func poolProxies(ctx context.Context) ([]v1alpha1.Proxy, error) {
 	list := &v1alpha1.ProxyList{}
-	if err := cluster.List(ctx, list, client.InNamespace(namespace), client.MatchingLabels{v1alpha1.LabelPool: poolName}); err != nil {
-		t.Fatalf("list proxies: %v", err)
-	}
-	return list.Items
+	err := cluster.List(ctx, list, client.InNamespace(namespace), client.MatchingLabels{v1alpha1.LabelPool: poolName})
+	return list.Items, err
 }
 
 // usable says what keeps a proxy from being leased; "" for nothing.
@@ -115,7 +112,10 @@ func usable(px *v1alpha1.Proxy) string {
 func awaitPool(ctx context.Context, t *testing.T, n int) {
 	t.Helper()
 	eventually(ctx, t, readyTimeout, fmt.Sprintf("%d Squid pods behind Ready proxies", n), func(ctx context.Context) string {
-		members := poolProxies(ctx, t)
+		members, err := poolProxies(ctx)
+		if err != nil {
+			return err.Error()
+		}
 		if len(members) != n {
 			return fmt.Sprintf("the pool has %d proxies", len(members))
 		}

@@ -46,7 +46,8 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "e2e: KUBECONFIG and DEMO_CA_FILE are not set; `make demo` prepares a cluster and runs this")
 		os.Exit(1)
 	}
-	cfg := envconf.NewWithKubeConfig(kubeconfig)
+	// A step builds on those before it, so the first failure ends the run.
+	cfg := envconf.NewWithKubeConfig(kubeconfig).WithFailFast()
 	testenv = env.NewWithConfig(cfg)
 	testenv.Setup(func(ctx context.Context, cfg *envconf.Config) (context.Context, error) {
 		scheme := runtime.NewScheme()

@@ -41,6 +41,10 @@ origin() {
 	kube -n egress-demo create secret tls origin-tls --cert="$STATE/demo/tls.crt" --key="$STATE/demo/tls.key" \
 		--dry-run=client -o yaml | kube apply -f - >/dev/null
 	kube apply -f e2e/manifests/origin.yaml >/dev/null
+	for name in origin somebody-elses-squid; do
+		kube -n egress-demo rollout status "deployment/$name" --timeout=120s >/dev/null ||
+			{ kube -n egress-demo logs "deployment/$name" --tail=20 >&2; die "the demo's $name did not start"; }
+	done
 }
 
 # operator: helm installs or upgrades; the same image name with new content needs a restart.
@@ -88,7 +92,7 @@ samples
 
 say "5/5 the main job, step by step"
 KUBECONFIG=$KUBECONFIG_FILE KUBECTL=$KUBECTL DEMO_CA_FILE=$STATE/demo/ca.crt \
-	go test -tags e2e -count=1 -timeout 25m -v ./e2e/...
+	go test -tags e2e -count=1 -failfast -timeout 25m -v ./e2e/...
 
 cat <<TXT
 
