@@ -3,6 +3,7 @@ package instance
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -212,6 +213,28 @@ func TestA14_SkipCleanupMakesNoCall(t *testing.T) {
 		t.Error("the Proxy was written; core releases it")
 	}
 	s.wantInstances(1)
+}
+
+// TestDrainKeepsTheInstance: while core holds a deleted Proxy for its leases, its instance stays; then it goes.
+func TestDrainKeepsTheInstance(t *testing.T) {
+	s := newBed(t, fake.Behaviour{})
+	px := s.running("px", func(px *v1alpha1.Proxy) { px.Finalizers = []string{v1alpha1.FinalizerLeaseDrain} })
+	s.must(s.client.Delete(t.Context(), px))
+	before, calls := s.get(px), len(s.cloud.Calls())
+	s.run(px, 20*time.Minute, nil)
+	if n := len(s.cloud.Calls()); n != calls {
+		t.Errorf("%d calls were made during the drain", n-calls)
+	}
+	if after := s.get(px); after.ResourceVersion != before.ResourceVersion {
+		t.Error("the Proxy was written during the drain")
+	}
+	s.wantInstances(1)
+
+	drained := s.get(px)
+	drained.Finalizers = slices.DeleteFunc(drained.Finalizers, func(f string) bool { return f == v1alpha1.FinalizerLeaseDrain })
+	s.must(s.client.Update(t.Context(), drained))
+	s.run(px, 20*time.Minute, s.gone(px))
+	s.wantInstances(0)
 }
 
 func TestClassGone_KeepsTheInstanceAndSaysTheWayOut(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -97,6 +98,10 @@ func (r *Reconciler) gather(ctx context.Context, px *v1alpha1.Proxy) (*subject, 
 	if s.desired.Deleting && (!s.desired.Finalizer || px.Annotations[v1alpha1.AnnotationSkipCleanup] == "true") {
 		// Nothing of ours is left, or the instance is given up: then core releases the Proxy.
 		r.release(s.key)
+		return nil, nil
+	}
+	if s.desired.Deleting && slices.Contains(px.Finalizers, v1alpha1.FinalizerLeaseDrain) {
+		// Leases run out on it first; that core lets go of it wakes this controller.
 		return nil, nil
 	}
 	mine, err := r.openClass(ctx, s)
