@@ -86,15 +86,19 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 }
 
 // wantedFinalizers are those the class should have. The finalizer stays on a class that is out of use until the class is
-// deleted, so that a fleet that comes and goes causes no writes.
+// deleted, so that a fleet that comes and goes causes no writes. Under skip-cleanup the provider manager's goes as well:
+// that is the way out when no such manager runs or its instances cannot be listed.
 func wantedFinalizers(class *v1alpha1.ProviderClass, inUse bool) []string {
 	held := slices.Contains(class.Finalizers, v1alpha1.FinalizerClassInUse)
 	deleting := !class.DeletionTimestamp.IsZero()
+	abandoned := class.Annotations[v1alpha1.AnnotationSkipCleanup] == "true"
 	switch {
 	case inUse && !held && !deleting:
 		return append(slices.Clone(class.Finalizers), v1alpha1.FinalizerClassInUse)
-	case !inUse && held && deleting:
-		return slices.DeleteFunc(slices.Clone(class.Finalizers), func(name string) bool { return name == v1alpha1.FinalizerClassInUse })
+	case !inUse && deleting:
+		return slices.DeleteFunc(slices.Clone(class.Finalizers), func(name string) bool {
+			return name == v1alpha1.FinalizerClassInUse || abandoned && name == v1alpha1.FinalizerClassInstances
+		})
 	default:
 		return class.Finalizers
 	}
@@ -118,6 +122,7 @@ func boundClass(_ context.Context, object client.Object) []reconcile.Request {
 func classChanged(e event.UpdateEvent) bool {
 	return e.ObjectOld.GetUID() != e.ObjectNew.GetUID() ||
 		e.ObjectOld.GetDeletionTimestamp().IsZero() != e.ObjectNew.GetDeletionTimestamp().IsZero() ||
+		e.ObjectOld.GetAnnotations()[v1alpha1.AnnotationSkipCleanup] != e.ObjectNew.GetAnnotations()[v1alpha1.AnnotationSkipCleanup] ||
 		!slices.Equal(e.ObjectOld.GetFinalizers(), e.ObjectNew.GetFinalizers())
 }
 

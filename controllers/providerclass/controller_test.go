@@ -21,6 +21,7 @@ func TestA16_FinalizerWhileInUse(t *testing.T) {
 		name            string
 		have            []string
 		inUse, deleting bool
+		skipCleanup     bool
 		want            []string
 	}{
 		{name: "unused"},
@@ -31,9 +32,15 @@ func TestA16_FinalizerWhileInUse(t *testing.T) {
 		{name: "deleted out of use", have: []string{mine, other}, deleting: true, want: []string{other}},
 		// The API server takes no new finalizer on an object that is being deleted.
 		{name: "comes into use while being deleted", have: []string{other}, inUse: true, deleting: true, want: []string{other}},
+		{name: "abandoned", have: []string{mine, other}, deleting: true, skipCleanup: true},
+		{name: "abandoned in use", have: []string{mine, other}, inUse: true, deleting: true, skipCleanup: true, want: []string{mine, other}},
+		{name: "abandoned and not deleted", have: []string{other}, skipCleanup: true, want: []string{other}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			class := &v1alpha1.ProviderClass{ObjectMeta: metav1.ObjectMeta{Finalizers: tt.have}}
+			if tt.skipCleanup {
+				class.Annotations = map[string]string{v1alpha1.AnnotationSkipCleanup: "true"}
+			}
 			if tt.deleting {
 				class.DeletionTimestamp = new(metav1.NewTime(time.Unix(1, 0)))
 			}
