@@ -40,6 +40,27 @@ func TestE24_StartOfAFleet(t *testing.T) {
 	}
 }
 
+// Waiting for a slot is not held against a proxy: its time begins with its probe.
+func TestE25_TimeoutCountsFromDispatch(t *testing.T) {
+	const n, takes = 60, 50 * time.Millisecond
+	ca := proxyzoo.NewCA(t, "origin")
+	origin := proxyzoo.NewOrigin(t, ca, "127.0.0.1")
+	p := proxyzoo.Start(t, func(c net.Conn, br *bufio.Reader, r *http.Request) {
+		<-time.After(takes)
+		proxyzoo.Tunnel(c, br, r)
+	})
+	check := quickSettings(ca, origin.URL+"/ip")
+	check.Period, check.Timeout = time.Hour, n*takes/2 // the last ones wait for twice their timeout
+	e := startEngine(t, func(o *Options) { o.Slots = 1 })
+	for i := range n {
+		e.Upsert(proxy(i, func(x *Target) { x.Address, x.Check = p.Addr, check }))
+	}
+	waitFor(t, "all verdicts", func() bool { return e.snapshot().States["unknown"] == 0 })
+	if s := e.snapshot(); s.States["healthy"] != n || s.Slots != 1 {
+		t.Errorf("got %v with %d slots", s.States, s.Slots)
+	}
+}
+
 // Many proxies behind one address each get their own credentials.
 func TestE40_OneAddressManyCredentials(t *testing.T) {
 	const n = 50

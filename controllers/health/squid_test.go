@@ -163,9 +163,13 @@ func quickSettings(ca *proxyzoo.CA, url string) Settings {
 }
 
 // startEngine runs an engine that may dial loopback addresses until the test ends.
-func startEngine(t *testing.T) *Engine {
+func startEngine(t *testing.T, change ...func(*Options)) *Engine {
 	t.Helper()
-	e := New(Options{AllowedProxies: mustPrefixes(t, "127.0.0.0/8")})
+	o := Options{AllowedProxies: mustPrefixes(t, "127.0.0.0/8")}
+	for _, c := range change {
+		c(&o)
+	}
+	e := New(o)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {

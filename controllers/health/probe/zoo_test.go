@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -209,4 +210,46 @@ func TestCancelEndsProbeAtOnce(t *testing.T) {
 	if o := classify.Classify(r, classify.Expect{}); o.Class != classify.Local || o.Reason != classify.ReasonCancelled {
 		t.Errorf("got %s %s, error %v", o.Class, o.Reason, r.Err)
 	}
+}
+
+// A probe of an owned target is small: proxies may be paid for by the byte.
+func TestE57_BytesPerProbe(t *testing.T) {
+	const most = 1600 // with TLS resumption, both directions
+	world := proxyzoo.NewWorld(t)
+	p := proxyzoo.Start(t, proxyzoo.Tunnel)
+	var bytes atomic.Int64
+	prober := newProber()
+	prober.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
+		c, err := (&net.Dialer{}).DialContext(ctx, network, address)
+		return countingConn{c, &bytes}, err
+	}
+	request := probe.Request{
+		Proxy: p.Addr, Timeout: patient, MaxBody: 1024,
+		Target: newTarget(t, world.Good, world.Origin.URL+"/ip", func(s *probe.TargetSpec) { s.Owned = true }),
+	}
+	prober.Probe(context.Background(), request)
+	bytes.Store(0)
+	r := prober.Probe(context.Background(), request)
+	t.Logf("%d bytes", bytes.Load())
+	if n := bytes.Load(); r.Err != nil || !r.Resumed || n > most || n < 900 || p.Conns.Load() != 2 {
+		t.Errorf("%d bytes, resumed %v, %d connections for two probes, error %v", n, r.Resumed, p.Conns.Load(), r.Err)
+	}
+}
+
+// countingConn counts the bytes of both directions.
+type countingConn struct {
+	net.Conn
+	n *atomic.Int64
+}
+
+func (c countingConn) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	c.n.Add(int64(n))
+	return n, err
+}
+
+func (c countingConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	c.n.Add(int64(n))
+	return n, err
 }
