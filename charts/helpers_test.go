@@ -137,10 +137,10 @@ func apply(t *testing.T, c client.Client, all []*unstructured.Unstructured, opts
 }
 
 // as is a client with the rights of a user, and of nobody else.
-func as(t *testing.T, config *rest.Config, user string, groups ...string) client.Client {
+func as(t *testing.T, config *rest.Config, user string) client.Client {
 	t.Helper()
 	impersonating := rest.CopyConfig(config)
-	impersonating.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: append(groups, "system:authenticated")}
+	impersonating.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: []string{"system:authenticated"}}
 	c, err := client.New(impersonating, client.Options{Scheme: manager.Scheme()})
 	must(t, err)
 	return c

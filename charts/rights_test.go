@@ -10,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
@@ -95,13 +94,13 @@ func TestOnlyCoreWritesGrants(t *testing.T) {
 
 	plain := newLease(ns, "plain")
 	must(t, admin.Create(t.Context(), plain))
-	plain.Spec.RenewTime = ptr.To(metav1.NowMicro())
+	plain.Spec.RenewTime = new(metav1.NowMicro())
 	must(t, admin.Update(t.Context(), plain))
 
 	granted := newLease(ns, "granted")
 	granted.Spec.Grant = newGrant()
 	must(t, core.Create(t.Context(), granted))
-	granted.Spec.RenewTime = ptr.To(metav1.NowMicro())
+	granted.Spec.RenewTime = new(metav1.NowMicro())
 	if err := admin.Update(t.Context(), granted.DeepCopy()); err != nil {
 		t.Errorf("a renewal of a granted lease: %v", err)
 	}
@@ -197,7 +196,7 @@ func TestProviderWorksWithItsRole(t *testing.T) {
 		ClusterID: "c", Client: mine, Reader: mine, Clock: clocktesting.NewFakeClock(metav1.Now().Time),
 	})
 	must(t, err)
-	defer provider.Close()
+	defer func() { _ = provider.Close() }()
 	must(t, provider.Check(t.Context()))
 	req := providers.CreateRequest{
 		Name:        providers.InstanceName("c", px.Name, px.UID),

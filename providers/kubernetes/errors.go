@@ -3,6 +3,7 @@ package kubernetes
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -82,11 +83,9 @@ func invalid(op string, err error) error {
 	message := "the API server refuses the pod made from the class"
 	var status apierrors.APIStatus
 	if errors.As(err, &status) && status.Status().Details != nil {
-		for _, cause := range status.Status().Details.Causes {
-			if cause.Field != "" {
-				message += fmt.Sprintf(": %s: %s", cause.Field, cause.Message)
-				break
-			}
+		causes := status.Status().Details.Causes
+		if i := slices.IndexFunc(causes, func(c metav1.StatusCause) bool { return c.Field != "" }); i >= 0 {
+			message = fmt.Sprintf("%s: %s: %s", message, causes[i].Field, causes[i].Message)
 		}
 	}
 	refused := providers.InvalidField("spec.provider", "%s", message)

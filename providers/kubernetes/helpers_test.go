@@ -3,10 +3,10 @@ package kubernetes
 import (
 	"context"
 	"os"
+	"sync"
 	"testing"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -57,17 +57,16 @@ func refOf(req providers.CreateRequest) providers.Ref {
 }
 
 // fakeCluster is an API server in memory that allows everything, and calls that a test changes.
-type fakeCluster struct {
-	client.WithWatch
-	calls interceptor.Funcs
-}
+type fakeCluster struct{ client.WithWatch }
+
+// scheme is shared, since making one takes longer than most tests here.
+var scheme = sync.OnceValue(manager.Scheme)
 
 func newFakeCluster(calls interceptor.Funcs) *fakeCluster {
 	if calls.Create == nil {
 		calls.Create = allowReviews
 	}
-	return &fakeCluster{WithWatch: interceptor.NewClient(fake.NewClientBuilder().WithScheme(manager.Scheme()).
-		WithStatusSubresource(&corev1.Pod{}).Build(), calls)}
+	return &fakeCluster{interceptor.NewClient(fake.NewClientBuilder().WithScheme(scheme()).Build(), calls)}
 }
 
 func allowReviews(ctx context.Context, c client.WithWatch, object client.Object, opts ...client.CreateOption) error {

@@ -8,7 +8,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/utils/ptr"
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
 	"crawl.example.com/egress-proxies-operator/providers"
@@ -106,8 +105,8 @@ func metadata(req providers.CreateRequest, class string) metav1.ObjectMeta {
 			Kind:               "Proxy",
 			Name:               req.Owner.Name,
 			UID:                req.Owner.UID,
-			Controller:         ptr.To(true),
-			BlockOwnerDeletion: ptr.To(true),
+			Controller:         new(true),
+			BlockOwnerDeletion: new(true),
 		}},
 	}
 }
@@ -123,15 +122,15 @@ func newPod(s settings, req providers.CreateRequest) *corev1.Pod {
 	pod.Annotations[annotationSafeToEvict] = "false"
 	probe := corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromString(portName)}}
 	pod.Spec = corev1.PodSpec{
-		AutomountServiceAccountToken:  ptr.To(false),
-		EnableServiceLinks:            ptr.To(false),
+		AutomountServiceAccountToken:  new(false),
+		EnableServiceLinks:            new(false),
 		RestartPolicy:                 corev1.RestartPolicyAlways,
-		TerminationGracePeriodSeconds: ptr.To(int64(terminationGraceSeconds)),
+		TerminationGracePeriodSeconds: new(int64(terminationGraceSeconds)),
 		SecurityContext: &corev1.PodSecurityContext{
-			RunAsNonRoot:   ptr.To(true),
-			RunAsUser:      ptr.To(squidUser),
-			RunAsGroup:     ptr.To(squidUser),
-			FSGroup:        ptr.To(squidUser),
+			RunAsNonRoot:   new(true),
+			RunAsUser:      new(squidUser),
+			RunAsGroup:     new(squidUser),
+			FSGroup:        new(squidUser),
 			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 		},
 		Containers: []corev1.Container{{
@@ -141,8 +140,8 @@ func newPod(s settings, req providers.CreateRequest) *corev1.Pod {
 			Ports:     []corev1.ContainerPort{{Name: portName, ContainerPort: config.Port, Protocol: corev1.ProtocolTCP}},
 			Resources: *s.resources.DeepCopy(),
 			SecurityContext: &corev1.SecurityContext{
-				AllowPrivilegeEscalation: ptr.To(false),
-				ReadOnlyRootFilesystem:   ptr.To(true),
+				AllowPrivilegeEscalation: new(false),
+				ReadOnlyRootFilesystem:   new(true),
 				Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 			},
 			StartupProbe:   &corev1.Probe{ProbeHandler: probe, PeriodSeconds: 1, TimeoutSeconds: 2, FailureThreshold: startupTries},
@@ -172,7 +171,7 @@ func newPod(s settings, req providers.CreateRequest) *corev1.Pod {
 			VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{
 				SecretName:  req.Name,
 				Items:       []corev1.KeyToPath{{Key: passwordFile, Path: passwordFile}},
-				DefaultMode: ptr.To(int32(0o440)),
+				DefaultMode: new(int32(0o440)),
 			}},
 		})
 		container := &pod.Spec.Containers[0]

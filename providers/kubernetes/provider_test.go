@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
@@ -33,7 +32,7 @@ func TestValidateClass(t *testing.T) {
 	}{
 		"bare": {func(*v1alpha1.ProviderClassSpec) {}, ""},
 		"everything": {func(s *v1alpha1.ProviderClassSpec) {
-			s.Kubernetes = &v1alpha1.KubernetesClass{Image: "localhost/squid:dev", Resources: ptr.To(DefaultResources())}
+			s.Kubernetes = &v1alpha1.KubernetesClass{Image: "localhost/squid:dev", Resources: new(DefaultResources())}
 			s.Exposure = &v1alpha1.Exposure{AllowedSourceRanges: []string{"10.0.0.0/8", "2001:db8::/32"}, ConnectPorts: []int32{443, 8443}}
 		}, ""},
 		"image with a space": {func(s *v1alpha1.ProviderClassSpec) {

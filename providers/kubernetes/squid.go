@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
-	"strings"
 )
 
 const (
@@ -160,12 +159,13 @@ func squidConfig(c Config) string {
 }
 
 // lines collects lines of text.
-type lines struct{ strings.Builder }
+type lines struct{ text []byte }
 
 func (l *lines) add(format string, args ...any) {
-	fmt.Fprintf(l, format, args...)
-	l.WriteByte('\n')
+	l.text = append(fmt.Appendf(l.text, format, args...), '\n')
 }
+
+func (l *lines) String() string { return string(l.text) }
 
 func prefixes(texts ...string) []netip.Prefix {
 	all := make([]netip.Prefix, 0, len(texts))

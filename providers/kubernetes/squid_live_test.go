@@ -229,7 +229,7 @@ func startSquid(t *testing.T, config Config, credentials *providers.Credentials,
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	must(t, os.Chmod(dir, 0o755))
 
 	listener, err := net.Listen("tcp4", "127.0.0.1:0")
@@ -261,7 +261,7 @@ func startSquid(t *testing.T, config Config, credentials *providers.Credentials,
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer log.Close()
+	defer func() { _ = log.Close() }()
 
 	// Squids of one machine share names in /dev/shm unless they are told apart; pods have their own.
 	command := exec.Command(program, "-n", "test"+fmt.Sprint(config.Port), "-N", "-f", filepath.Join(dir, configFile))
@@ -320,7 +320,7 @@ func (s liveSquid) send(t *testing.T, method, target, host string, c *providers.
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	must(t, conn.SetDeadline(time.Now().Add(20*time.Second)))
 	request := &strings.Builder{}
 	fmt.Fprintf(request, "%s %s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n", method, target, host)
