@@ -64,8 +64,7 @@ func (b Backend) Lease(ctx context.Context, r httpapi.LeaseRequest) (httpapi.Lea
 func (b Backend) leaseHere(ctx context.Context, r httpapi.LeaseRequest, want *v1alpha1.ProxyLease) (httpapi.Lease, bool, error) {
 	start := b.Clock.Now()
 	reservation, err := b.reserve(ctx, want, r.Wait)
-	var taken *ledger.TakenError
-	if errors.As(err, &taken) {
+	if taken, ok := errors.AsType[*ledger.TakenError](err); ok {
 		if !taken.Lease.Written {
 			return httpapi.Lease{}, false, outcomeUnknown()
 		}
@@ -91,8 +90,7 @@ func (b Backend) leaseHere(ctx context.Context, r httpapi.LeaseRequest, want *v1
 		}
 	}
 	lease, err := b.pipeline.Create(ctx, want, reservation, ttl, r.Key != "")
-	var exists *grant.ExistsError
-	if errors.As(err, &exists) {
+	if exists, ok := errors.AsType[*grant.ExistsError](err); ok {
 		return b.replay(ctx, r, want, exists.Lease)
 	}
 	if err != nil {
@@ -210,9 +208,7 @@ func wanted(r httpapi.LeaseRequest) *v1alpha1.ProxyLease {
 		lease.Spec.PoolRef = &v1alpha1.LocalRef{Name: r.Pool}
 	default:
 		selector = map[string]string{}
-		for k, v := range r.Selector {
-			selector[k] = v
-		}
+		maps.Copy(selector, r.Selector)
 		if r.Pool != "" {
 			selector[v1alpha1.LabelPool] = r.Pool
 		}

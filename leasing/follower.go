@@ -10,7 +10,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
@@ -26,7 +25,7 @@ const leaderPatience = 5 * time.Second
 // bind it. There is no protocol between replicas but the API.
 func (b Backend) leaseElsewhere(ctx context.Context, r httpapi.LeaseRequest, want *v1alpha1.ProxyLease) (httpapi.Lease, bool, error) {
 	start := b.Clock.Now()
-	want.Spec.WaitSeconds = ptr.To(int32(r.Wait / time.Second))
+	want.Spec.WaitSeconds = new(int32(r.Wait / time.Second))
 	created, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 	defer cancel()
 	lease := want.DeepCopy()
@@ -133,7 +132,7 @@ func (b Backend) withdraw(lease *v1alpha1.ProxyLease) {
 func (b Backend) renewBySpec(ctx context.Context, lease *v1alpha1.ProxyLease) (*v1alpha1.ProxyLease, error) {
 	now := b.Clock.Now()
 	renewed := lease.DeepCopy()
-	renewed.Spec.RenewTime = ptr.To(metav1.NewMicroTime(now.Truncate(time.Microsecond)))
+	renewed.Spec.RenewTime = new(metav1.NewMicroTime(now.Truncate(time.Microsecond)))
 	// With the resourceVersion: a lease that ended in the meantime is not renewed.
 	err := b.Client.Patch(ctx, renewed, client.MergeFromWithOptions(lease, client.MergeFromWithOptimisticLock{}))
 	switch {
@@ -150,7 +149,7 @@ func (b Backend) renewBySpec(ctx context.Context, lease *v1alpha1.ProxyLease) (*
 		return nil, unavailable(err)
 	}
 	// What is promised follows from what is stored.
-	renewed.Status.ExpireTime = ptr.To(metav1.NewMicroTime(now.Add(record.TTL(renewed))))
+	renewed.Status.ExpireTime = new(metav1.NewMicroTime(now.Add(record.TTL(renewed))))
 	return renewed, nil
 }
 
@@ -209,7 +208,7 @@ func (a *Allocator) Follow(ctx context.Context) error {
 	gone := func(l *v1alpha1.ProxyLease) {
 		l = l.DeepCopy()
 		if l.DeletionTimestamp.IsZero() {
-			l.DeletionTimestamp = ptr.To(metav1.NewTime(a.Clock.Now()))
+			l.DeletionTimestamp = new(metav1.NewTime(a.Clock.Now()))
 		}
 		a.followed.see(l)
 	}

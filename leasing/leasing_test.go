@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	clocktesting "k8s.io/utils/clock/testing"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/cache/informertest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -33,7 +32,7 @@ func newBackend(t *testing.T, synced bool, objects ...client.Object) Backend {
 	}
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build()
 	a, err := New(Options{
-		Client: c, Live: c, Cache: &informertest.FakeInformers{Scheme: scheme, Synced: ptr.To(synced)},
+		Client: c, Live: c, Cache: &informertest.FakeInformers{Scheme: scheme, Synced: new(synced)},
 		Clock: clocktesting.NewFakeClock(fixture.Start), Registerer: prometheus.NewRegistry(),
 	})
 	if err != nil {
@@ -78,8 +77,8 @@ func TestListLeavesOutWhatCoolsForTheTarget(t *testing.T) {
 	for want, q := range map[string]httpapi.ListQuery{
 		"[a b same-exit]": {},
 		"[a b]":           {Target: "x.example"},
-		"[b]":             {Target: "x.example", Healthy: ptr.To(true)},
-		"[a]":             {Healthy: ptr.To(false)},
+		"[b]":             {Target: "x.example", Healthy: new(true)},
+		"[a]":             {Healthy: new(false)},
 		"[]":              {Selector: labels.SelectorFromSet(labels.Set{"geo": "us"})},
 	} {
 		if got := list(q); fmt.Sprint(got) != want {

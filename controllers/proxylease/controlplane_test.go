@@ -192,7 +192,7 @@ func TestL15_AndL18_TTLIsClampedRenewedAndEnds(t *testing.T) {
 		tick(t, time.Second)
 	}
 	l := f.get("renewed")
-	l.Spec.RenewTime = ptr.To(metav1.NewMicroTime(time.Now().Add(-time.Hour)))
+	l.Spec.RenewTime = new(metav1.NewMicroTime(time.Now().Add(-time.Hour)))
 	if err := f.Client.Update(t.Context(), l); err != nil {
 		t.Fatal(err)
 	}
@@ -359,7 +359,7 @@ func TestL22_AndRevocations(t *testing.T) {
 		t.Fatalf("reason %s", boundReason(l))
 	}
 	px := f.getProxy(draining.Name)
-	px.Spec.DrainRequests = []v1alpha1.DrainRequest{{Requester: "test", DeadlineTime: ptr.To(metav1.NewTime(time.Now().Add(3 * time.Second)))}}
+	px.Spec.DrainRequests = []v1alpha1.DrainRequest{{Requester: "test", DeadlineTime: new(metav1.NewTime(time.Now().Add(3 * time.Second)))}}
 	if err := f.Client.Update(t.Context(), px); err != nil {
 		t.Fatal(err)
 	}

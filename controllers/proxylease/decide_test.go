@@ -25,7 +25,7 @@ func heldProxy(change func(*v1alpha1.Proxy)) *v1alpha1.Proxy {
 }
 
 func TestJudge(t *testing.T) {
-	at := func(d time.Duration) *metav1.Time { return ptr.To(metav1.NewTime(now.Add(d))) }
+	at := func(d time.Duration) *metav1.Time { return new(metav1.NewTime(now.Add(d))) }
 	sick := func(px *v1alpha1.Proxy) { px.Status.Conditions[0].Status = metav1.ConditionFalse }
 	for name, c := range map[string]struct {
 		px     *v1alpha1.Proxy

@@ -216,7 +216,7 @@ func (c *core) callAs(bearer, method, path, body string, header ...string) (int,
 	if err != nil {
 		return 0, []byte(err.Error())
 	}
-	defer answer.Body.Close()
+	defer func() { _ = answer.Body.Close() }()
 	data, err := io.ReadAll(answer.Body)
 	if err != nil {
 		return 0, []byte(err.Error())
@@ -349,7 +349,7 @@ func (f *fleet) setStatus(px *v1alpha1.Proxy, change func(*v1alpha1.ProxyStatus)
 }
 
 // lease creates a ProxyLease for any proxy.
-func (f *fleet) lease(name string, change ...func(*v1alpha1.ProxyLease)) *v1alpha1.ProxyLease {
+func (f *fleet) lease(name string, change ...func(*v1alpha1.ProxyLease)) {
 	f.t.Helper()
 	l := &v1alpha1.ProxyLease{
 		ObjectMeta: metav1.ObjectMeta{Namespace: f.ns, Name: name},
@@ -361,7 +361,6 @@ func (f *fleet) lease(name string, change ...func(*v1alpha1.ProxyLease)) *v1alph
 	if err := f.Client.Create(f.t.Context(), l); err != nil {
 		f.t.Fatal(err)
 	}
-	return l
 }
 
 // get reads a lease; nil when it is gone.

@@ -156,13 +156,13 @@ func TestH5_DisconnectWhileWaitingLeavesNothingBehind(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.Header.Set("Authorization", "Bearer "+token)
-	gone := make(chan error, 1)
+	gone := make(chan struct{})
 	go func() {
 		answer, err := http.DefaultClient.Do(r)
 		if err == nil {
 			_ = answer.Body.Close()
 		}
-		gone <- err
+		close(gone)
 	}()
 	eventually(t, "the call waits", func() string {
 		if n := c.allocator.Waiting(); n != 1 {
@@ -364,7 +364,7 @@ func TestH9_RefusalsSayWhyAndWhenToTryAgain(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer answer.Body.Close()
+		defer func() { _ = answer.Body.Close() }()
 		var p problem
 		if err := json.NewDecoder(answer.Body).Decode(&p); err != nil {
 			t.Fatal(err)

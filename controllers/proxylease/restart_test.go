@@ -8,7 +8,6 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
 	"crawl.example.com/egress-proxies-operator/leasing/httpapi"
@@ -236,11 +235,15 @@ func TestR4_RenewedWhileTheCoreWasDownLives(t *testing.T) {
 	f.lease("forgotten", short)
 	f.awaitPhase("renewed", v1alpha1.LeaseBound)
 	bound := f.awaitPhase("forgotten", v1alpha1.LeaseBound)
+	byHTTP := c.acquire(201, `{"ttlSeconds":900}`)
+	if l := f.get(byHTTP.name()); l.Status.Phase != "" {
+		t.Fatalf("a fresh HTTP lease has a status: %+v", l.Status)
+	}
 	c.stop()
 	for time.Since(bound.Status.BoundTime.Time) < 11*time.Second {
 		tick(t, 2*time.Second)
 		l := f.get("renewed")
-		l.Spec.RenewTime = ptr.To(metav1.NowMicro())
+		l.Spec.RenewTime = new(metav1.NowMicro())
 		if err := f.Client.Update(t.Context(), l); err != nil {
 			t.Fatal(err)
 		}
@@ -253,6 +256,11 @@ func TestR4_RenewedWhileTheCoreWasDownLives(t *testing.T) {
 	}
 	if l := f.get("renewed"); l.Status.Phase != v1alpha1.LeaseBound {
 		t.Fatalf("the renewed lease is %s", l.Status.Phase)
+	}
+	// By now the HTTP lease is old enough to have a status of its own, which says what its grant said.
+	l := f.awaitPhase(byHTTP.name(), v1alpha1.LeaseBound)
+	if l.Status.ProxyRef.UID != l.Spec.Grant.ProxyUID || !l.Status.ExpireTime.Equal(&l.Spec.Grant.ExpireTime) || l.Status.EffectiveTTLSeconds != 900 {
+		t.Fatalf("mirrored %+v", l.Status)
 	}
 }
 

@@ -49,9 +49,9 @@ func WorthAt(stored time.Time, ttl time.Duration) time.Time { return stored.Add(
 type What int
 
 const (
-	// TTL: the lease expires.
+	// TTL is over: the lease expires.
 	TTL What = iota
-	// Wait: the lease has waited for a proxy long enough.
+	// Wait is over: the lease has waited for a proxy long enough.
 	Wait
 )
 

@@ -8,7 +8,6 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 	"pgregory.net/rapid"
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
@@ -23,12 +22,12 @@ func bound(left time.Duration, change ...func(*v1alpha1.ProxyLease)) *v1alpha1.P
 		l.Status.Phase = v1alpha1.LeaseBound
 		l.Status.ProxyRef = &v1alpha1.BoundProxy{Name: "p", UID: "p"}
 		l.Status.EffectiveTTLSeconds = int32(ttl / time.Second)
-		l.Status.ExpireTime = ptr.To(metav1.NewMicroTime(fixture.Start.Add(left)))
+		l.Status.ExpireTime = new(metav1.NewMicroTime(fixture.Start.Add(left)))
 	}}, change...)...)
 }
 
 func renewTime(at time.Time) func(*v1alpha1.ProxyLease) {
-	return func(l *v1alpha1.ProxyLease) { l.Spec.RenewTime = ptr.To(metav1.NewMicroTime(at)) }
+	return func(l *v1alpha1.ProxyLease) { l.Spec.RenewTime = new(metav1.NewMicroTime(at)) }
 }
 
 func TestL16_OnlyTheChangeOfRenewTimeCounts(t *testing.T) {

@@ -11,13 +11,13 @@ import (
 )
 
 var (
-	// ErrUnknown: whether the write happened is not known yet. It goes on being settled; the same request gets the result.
+	// ErrUnknown says that whether the write happened is not known yet. It goes on being settled; the same request gets the result.
 	ErrUnknown = errors.New("the outcome of the write is not known yet")
-	// ErrGone: the lease, or the proxy, does not exist (any more), or only a namesake does.
+	// ErrGone says that the lease, or the proxy, does not exist (any more), or only a namesake does.
 	ErrGone = errors.New("the object does not exist any more")
-	// ErrDeposed: this process may not be the leader any more, so it neither promises nor cleans up anything.
+	// ErrDeposed says that this process may not be the leader any more, so it neither promises nor cleans up anything.
 	ErrDeposed = errors.New("this replica may not be the leader any more")
-	// ErrTaken: another exclusive lease holds the proxy.
+	// ErrTaken says that another exclusive lease holds the proxy.
 	ErrTaken = errors.New("another exclusive lease holds the proxy")
 )
 

@@ -32,8 +32,7 @@ func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err != nil {
-		var tooLarge *http.MaxBytesError
-		if errors.As(err, &tooLarge) {
+		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 			return nil, &Error{Status: http.StatusRequestEntityTooLarge, Code: CodeBodyTooLarge, Detail: fmt.Sprintf("the body must not be larger than %d bytes", maxBody)}
 		}
 		return nil, &Error{Status: http.StatusBadRequest, Code: CodeInvalidBody, Detail: "the body could not be read"}
@@ -61,20 +60,18 @@ func decode(w http.ResponseWriter, r *http.Request, into any) error {
 	}
 	strict, err := kjson.UnmarshalStrict(body, into)
 	if err != nil {
-		var wrongType *json.UnmarshalTypeError
-		if errors.As(err, &wrongType) {
+		if wrongType, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 			return bad(wrongType.Field, fmt.Sprintf("must be %s, not %s", jsonKind(wrongType), wrongType.Value))
 		}
 		return wrongTypeOrSyntax(err, bad)
 	}
-	for _, problem := range strict {
-		text := problem.Error()
-		if found := strictField.FindStringSubmatch(text); found != nil {
-			return bad(found[2], found[1]+" field")
-		}
-		return bad("", "the body is not strict JSON")
+	if len(strict) == 0 {
+		return nil
 	}
-	return nil
+	if found := strictField.FindStringSubmatch(strict[0].Error()); found != nil {
+		return bad(found[2], found[1]+" field")
+	}
+	return bad("", "the body is not strict JSON")
 }
 
 // strictField finds the field in the messages of the strict decoder.

@@ -115,7 +115,7 @@ func (s *Signer) Parse(id string) (Ref, error) {
 // mac covers namespace, name and UID; neither of the names can contain the separator.
 func (s *Signer) mac(namespace, name string, uid uuid.UUID) []byte {
 	h := hmac.New(sha256.New, *s.key.Load())
-	fmt.Fprintf(h, "lease-id-v1\x00%s\x00%s\x00", namespace, name)
+	h.Write([]byte("lease-id-v1\x00" + namespace + "\x00" + name + "\x00"))
 	h.Write(uid[:])
 	return h.Sum(nil)[:macSize]
 }

@@ -9,10 +9,12 @@ import (
 
 // Reasons for which a Proxy is closed that no condition of the API names.
 const (
-	// ReasonLeasingDisabled: a person has cordoned the proxy.
+	// ReasonLeasingDisabled is that a person has cordoned the proxy.
 	ReasonLeasingDisabled = "LeasingDisabled"
-	// ReasonNotObserved: the newest specification has not been taken in yet.
+	// ReasonNotObserved is that the newest specification has not been taken in yet.
 	ReasonNotObserved = "NotObserved"
+	// ReasonNotReady is that the Ready condition of the proxy is not True.
+	ReasonNotReady = "NotReady"
 )
 
 // Closed is why a Proxy takes no new lease, whoever asks; empty when it takes them. Load, capacity and cooldowns are not
@@ -41,6 +43,3 @@ func Closed(px *v1alpha1.Proxy) string {
 	}
 	return ""
 }
-
-// ReasonNotReady: the Ready condition of the proxy is not True.
-const ReasonNotReady = "NotReady"

@@ -6,11 +6,11 @@ import (
 	"strconv"
 	"sync"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
 	"crawl.example.com/egress-proxies-operator/leasing/internal/fixture"
@@ -51,14 +51,15 @@ func mustReserve(t testing.TB, l *Ledger, r Request) Reservation {
 	return res
 }
 
-func wantReason(t testing.TB, l *Ledger, r Request, reason string) *NoProxyError {
+// wantReason fails the test unless the request is refused for that reason, and gives the end of the cooldown in the way.
+func wantReason(t testing.TB, l *Ledger, r Request, reason string) (earliest time.Time) {
 	t.Helper()
 	_, err := l.Reserve(r, fixture.Start)
 	var none *NoProxyError
 	if !errors.As(err, &none) || none.Reason != reason {
 		t.Fatalf("reserve %s: %v, want reason %s", r.Lease, err, reason)
 	}
-	return none
+	return none.Earliest
 }
 
 // granted is the lease object of a reservation, as the answer to its write.
@@ -297,7 +298,7 @@ func TestEligibility(t *testing.T) {
 		reason string
 	}{
 		"as it should be":     {func(*v1alpha1.Proxy) {}, ""},
-		"deleting":            {func(px *v1alpha1.Proxy) { px.DeletionTimestamp = ptr.To(metav1.Now()) }, v1alpha1.ReasonTerminating},
+		"deleting":            {func(px *v1alpha1.Proxy) { px.DeletionTimestamp = new(metav1.Now()) }, v1alpha1.ReasonTerminating},
 		"cordoned":            {func(px *v1alpha1.Proxy) { px.Spec.Leasing = v1alpha1.LeasingDisabled }, ReasonLeasingDisabled},
 		"draining":            {func(px *v1alpha1.Proxy) { px.Spec.DrainRequests = []v1alpha1.DrainRequest{{Requester: "x"}} }, v1alpha1.ReasonDraining},
 		"no address":          {func(px *v1alpha1.Proxy) { px.Status.Instance.Addresses = nil }, v1alpha1.ReasonNotProvisioned},
@@ -380,9 +381,8 @@ func TestSelectorExclusionAndCooldown(t *testing.T) {
 	l := newLedger(fixture.Proxy(ns, "us", fixture.Labels(map[string]string{"geo": "us"})), cooling)
 	eu, _ := labels.Parse("geo=eu")
 	inEU := func(r *Request) { r.Selector = eu }
-	none := wantReason(t, l, request("1", inEU, targets("x.example")), v1alpha1.ReasonCooling)
-	if !none.Earliest.Equal(fixture.Start.Add(60e9)) {
-		t.Fatalf("earliest %v", none.Earliest)
+	if earliest := wantReason(t, l, request("1", inEU, targets("x.example")), v1alpha1.ReasonCooling); !earliest.Equal(fixture.Start.Add(60e9)) {
+		t.Fatalf("earliest %v", earliest)
 	}
 	mustReserve(t, l, request("2", inEU, targets("y.example")))
 	if res := mustReserve(t, l, request("3", targets("x.example"))); res.Binding.ProxyName != "us" {

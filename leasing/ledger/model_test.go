@@ -59,8 +59,7 @@ func TestLedgerAgainstModel(t *testing.T) {
 					r.Mode = v1alpha1.LeaseExclusive
 				}
 				res, err := l.Reserve(r, fixture.Start)
-				var none *NoProxyError
-				if errors.As(err, &none) {
+				if _, ok := errors.AsType[*NoProxyError](err); ok {
 					return
 				}
 				if err != nil {

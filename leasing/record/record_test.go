@@ -5,7 +5,6 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
 	"crawl.example.com/egress-proxies-operator/leasing/internal/fixture"
@@ -53,7 +52,7 @@ func TestMirroredStatusSaysTheSame(t *testing.T) {
 	if !ok || before != after || !record.Expiry(l).Equal(expiry) || record.TTL(l) != ttl || !record.Holds(l) || l.Status.ProxyRef.URL != "http://192.0.2.1:3128" {
 		t.Fatalf("before %+v, after %+v", before, l.Status)
 	}
-	if !l.Status.BoundTime.Equal(ptr.To(metav1.NewMicroTime(fixture.Start))) {
+	if !l.Status.BoundTime.Equal(new(metav1.NewMicroTime(fixture.Start))) {
 		t.Fatalf("bound at %v", l.Status.BoundTime)
 	}
 }

@@ -13,7 +13,7 @@ import (
 
 // Reasons of lease conditions that only leasing knows.
 const (
-	// ReasonProxyGone: the lease's proxy does not exist any more.
+	// ReasonProxyGone is that the lease's proxy does not exist any more.
 	ReasonProxyGone = "ProxyGone"
 )
 
