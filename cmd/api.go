@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"net"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"crawl.example.com/egress-proxies-operator/internal/manager"
 	"crawl.example.com/egress-proxies-operator/leasing"
@@ -82,7 +84,15 @@ func (o *apiOptions) add(mgr ctrl.Manager, allocator *leasing.Allocator, ownName
 	if err != nil {
 		return err
 	}
+	open := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "proxy_operator_api_unauthenticated",
+		Help: "Whether the HTTP API lets everybody in (1, --api-auth=none) or asks for a token (0).",
+	})
+	if err := metrics.Registry.Register(open); err != nil {
+		return fmt.Errorf("register the metrics of the HTTP API: %w", err)
+	}
 	if auth.Open() {
+		open.Set(1)
 		mgr.GetLogger().Error(nil, "The HTTP API lets EVERYBODY in: --api-auth=none. Anyone who reaches it can use and exhaust every proxy", "address", o.bindAddress)
 	}
 	options := leasing.HTTPOptions{Auth: auth, Namespace: ownNamespace, DefaultNamespace: o.defaultNamespace}
