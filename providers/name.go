@@ -48,19 +48,21 @@ func InstanceName(clusterID, proxyName string, uid types.UID) string {
 	return namePrefix + readable + "-" + suffix
 }
 
-// InstanceHash is what an instance is made from: placement, port and the resolved user data. The Proxy's UID salts it, so
-// that equal secrets do not show. Class changes are left out on purpose: they apply to new instances only.
-func InstanceHash(uid types.UID, spec *v1alpha1.ProxySpec, userData []byte) string {
+// InstanceHash is what an instance is made from: placement, port, the resolved user data and the version of the
+// credentials, "" without any. The Proxy's UID salts it, so that equal secrets do not show. Class changes are left out on
+// purpose: they apply to new instances only.
+func InstanceHash(uid types.UID, spec *v1alpha1.ProxySpec, userData []byte, credentialsVersion string) string {
 	placement := v1alpha1.Placement{}
 	if spec.Placement != nil {
 		placement = *spec.Placement
 	}
 	data, err := json.Marshal(struct {
-		UID       types.UID
-		Placement v1alpha1.Placement
-		Port      int32
-		UserData  []byte
-	}{uid, placement, spec.Port, userData})
+		UID         types.UID
+		Placement   v1alpha1.Placement
+		Port        int32
+		UserData    []byte
+		Credentials string `json:",omitempty"`
+	}{uid, placement, spec.Port, userData, credentialsVersion})
 	if err != nil {
 		// Strings, numbers and bytes always marshal.
 		panic(err)

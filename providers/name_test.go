@@ -37,18 +37,19 @@ func TestInstanceHash(t *testing.T) {
 		}
 		return s
 	}
-	base := providers.InstanceHash("u", spec(), nil)
+	base := providers.InstanceHash("u", spec(), nil, "")
 	for name, other := range map[string]string{
-		"port":      providers.InstanceHash("u", spec(func(s *v1alpha1.ProxySpec) { s.Port = 3129 }), nil),
-		"placement": providers.InstanceHash("u", spec(func(s *v1alpha1.ProxySpec) { s.Placement = &v1alpha1.Placement{Zone: "a"} }), nil),
-		"user data": providers.InstanceHash("u", spec(), []byte("x")),
-		"UID":       providers.InstanceHash("v", spec(), nil),
+		"port":      providers.InstanceHash("u", spec(func(s *v1alpha1.ProxySpec) { s.Port = 3129 }), nil, ""),
+		"placement": providers.InstanceHash("u", spec(func(s *v1alpha1.ProxySpec) { s.Placement = &v1alpha1.Placement{Zone: "a"} }), nil, ""),
+		"user data": providers.InstanceHash("u", spec(), []byte("x"), ""),
+		"password":  providers.InstanceHash("u", spec(), nil, "uid/1"),
+		"UID":       providers.InstanceHash("v", spec(), nil, ""),
 	} {
 		if !providers.HashDiffers(base, other) {
 			t.Errorf("%s does not change the hash", name)
 		}
 	}
-	if providers.HashDiffers(base, providers.InstanceHash("u", spec(func(s *v1alpha1.ProxySpec) { s.EgressGroup = "g" }), nil)) {
+	if providers.HashDiffers(base, providers.InstanceHash("u", spec(func(s *v1alpha1.ProxySpec) { s.EgressGroup = "g" }), nil, "")) {
 		t.Error("the egress group changes the hash")
 	}
 	for _, other := range []string{"", "v0-0000"} {

@@ -121,7 +121,12 @@ func (r *Reconciler) requeue(mem *memory, plan Plan, now time.Time, waiting, col
 		}
 	}
 	if r.Leases != nil {
-		in(mem.countedTime.Add(countInterval).Sub(now))
+		due := mem.countedTime.Add(countInterval).Sub(now)
+		if due <= 0 {
+			// It was due and could not be told, as while leases are being recovered.
+			due = unknownLeasesRequeue
+		}
+		in(due)
 	}
 	if !mem.overdue.IsZero() {
 		in(mem.overdue.Sub(now))

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -113,12 +115,15 @@ func checkResources(path *field.Path, r corev1.ResourceRequirements) field.Error
 	if len(r.Claims) > 0 {
 		problems = append(problems, field.Forbidden(path.Child("claims"), "proxy pods have no resource claims"))
 	}
-	for name, limit := range r.Limits {
+	// In order, since the text ends up in a condition and must be the same each time.
+	for _, name := range slices.Sorted(maps.Keys(r.Limits)) {
+		limit := r.Limits[name]
 		if limit.Sign() < 0 {
 			problems = append(problems, field.Invalid(path.Child("limits").Key(string(name)), limit.String(), "must not be negative"))
 		}
 	}
-	for name, request := range r.Requests {
+	for _, name := range slices.Sorted(maps.Keys(r.Requests)) {
+		request := r.Requests[name]
 		key := path.Child("requests").Key(string(name))
 		if request.Sign() < 0 {
 			problems = append(problems, field.Invalid(key, request.String(), "must not be negative"))

@@ -41,7 +41,8 @@ func passwordLine(c providers.Credentials) ([]byte, error) {
 // checkCredentials admits what HTTP's Basic scheme and the password file can carry: any printable password, and any
 // printable user name without a colon. The errors never contain a value.
 func checkCredentials(c providers.Credentials) error {
-	for name, value := range map[string]string{"username": c.Username, "password": c.Password} {
+	for _, key := range []struct{ name, value string }{{"username", c.Username}, {"password", c.Password}} {
+		name, value := key.name, key.value
 		switch {
 		case value == "":
 			return providers.InvalidField(credentialsField, "the Secret's key %s is empty", name)

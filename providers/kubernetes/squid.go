@@ -44,7 +44,11 @@ const (
 var neverTargets = prefixes(
 	"0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4", "240.0.0.0/4",
 	"100.100.100.200/32", "168.63.129.16/32", "192.0.0.192/32",
-	"::/128", "::1/128", "fe80::/10", "fec0::/10", "ff00::/8", "fd00:ec2::254/128",
+	"::/128", "::1/128", "fe80::/10", "fec0::/10", "ff00::/8",
+	// Metadata and credentials over IPv6: all of AWS's service range, Google, Oracle.
+	"fd00:ec2::/32", "fd20:ce::254/128", "fd00:c1::a9fe:a9fe/128",
+	// Local-use translation to IPv4 (RFC 8215), whose mapping nobody here knows.
+	"64:ff9b:1::/48",
 )
 
 // privateTargets are destinations inside of the network; the class may open them.

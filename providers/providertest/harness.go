@@ -71,7 +71,7 @@ func (b bench) request(t *testing.T, proxy string) providers.CreateRequest {
 	}
 	return providers.CreateRequest{
 		Name: providers.InstanceName(owner.ClusterID, proxy, uid), Owner: owner, Zone: zone,
-		Hash: providers.InstanceHash(uid, &spec, b.UserData), Spec: spec, UserData: b.UserData,
+		Hash: providers.InstanceHash(uid, &spec, b.UserData, ""), Spec: spec, UserData: b.UserData,
 	}
 }
 

@@ -69,7 +69,7 @@ func (r *Reconciler) report(ctx context.Context, s *subject, a *Action, record v
 	if a.Reason == v1alpha1.ReasonRunning || d.Hold != nil {
 		r.creates.free(s.key)
 	}
-	if a.Reason == v1alpha1.ReasonRunning && !providers.HashDiffers(record.Hash, d.Hash) {
+	if d.Hold != nil || a.Reason == v1alpha1.ReasonRunning && !providers.HashDiffers(record.Hash, d.Hash) {
 		r.replacements.free(s.key)
 	}
 	if o != nil && o.Err != nil && a.After == 0 {
@@ -118,6 +118,11 @@ func (r *Reconciler) create(ctx context.Context, s *subject, a *Action, record v
 // delete asks for the deletion of exactly the incarnation that was observed.
 func (r *Reconciler) delete(ctx context.Context, s *subject, a *Action, record v1alpha1.Instance) error {
 	seen := recordFound(s.desired, record, s.observed.Instance, r.Clock.Now())
+	if a.Reason == v1alpha1.ReasonProvisionTimeout {
+		// What does not come up in its time must not keep its place: a few such Proxies would hold up the whole class.
+		r.creates.free(s.key)
+		r.replacements.free(s.key)
+	}
 	err := s.provider.Delete(ctx, s.observed.Instance.Ref)
 	if err == nil || providers.IsNotFound(err) {
 		return r.write(ctx, s, *a, recordDeleting(seen, messageOf(*a)), nil)

@@ -41,22 +41,24 @@ func userData(ctx context.Context, reader client.Reader, px *v1alpha1.Proxy) ([]
 	return data, nil, nil
 }
 
-// credentials resolves spec.credentialsSecretRef.
-func credentials(ctx context.Context, reader client.Reader, px *v1alpha1.Proxy) (*providers.Credentials, *Finding, error) {
+// credentials resolves spec.credentialsSecretRef. The version names the content without telling it: a digest of a password
+// in the hash, which viewers of the Proxy see, could be guessed at leisure.
+func credentials(ctx context.Context, reader client.Reader, px *v1alpha1.Proxy) (c *providers.Credentials, version string, finding *Finding, err error) {
 	ref := px.Spec.CredentialsSecretRef
 	if ref == nil {
-		return nil, nil, nil
+		return nil, "", nil, nil
 	}
 	secret, finding, err := labelledSecret(ctx, reader, px.Namespace, ref.Name, v1alpha1.LabelProxyCredentials, v1alpha1.ReasonCredentialsNotFound)
 	if finding != nil || err != nil {
-		return nil, finding, err
+		return nil, "", finding, err
 	}
 	username, password := secret.Data[usernameKey], secret.Data[passwordKey]
 	if len(username) == 0 || len(password) == 0 {
-		return nil, &Finding{v1alpha1.ReasonCredentialsNotFound,
+		return nil, "", &Finding{v1alpha1.ReasonCredentialsNotFound,
 			fmt.Sprintf("spec.credentialsSecretRef: Secret %s must have the keys %s and %s", ref.Name, usernameKey, passwordKey)}, nil
 	}
-	return &providers.Credentials{Username: string(username), Password: string(password)}, nil, nil
+	return &providers.Credentials{Username: string(username), Password: string(password)},
+		string(secret.UID) + "/" + secret.ResourceVersion, nil, nil
 }
 
 // labelledSecret reads a Secret whose owner lets the operator read it. The cache holds no others, and a client without a

@@ -142,6 +142,8 @@ func relevant(finalizer string) predicate.Predicate {
 		return before.Generation != after.Generation ||
 			before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero() ||
 			(hasFinalizer(before, finalizer) && !hasFinalizer(after, finalizer)) ||
+			// Core lets go of a Proxy whose leases have run out: now the instance may go.
+			(hasFinalizer(before, v1alpha1.FinalizerLeaseDrain) && !hasFinalizer(after, v1alpha1.FinalizerLeaseDrain)) ||
 			before.Annotations[v1alpha1.AnnotationSkipCleanup] != after.Annotations[v1alpha1.AnnotationSkipCleanup] ||
 			bindingOf(before) != bindingOf(after) ||
 			(before.Status.Instance != nil && after.Status.Instance == nil)

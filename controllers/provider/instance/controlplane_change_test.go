@@ -178,3 +178,39 @@ func TestA31_InvalidSpecNamesTheFieldAndRecovers(t *testing.T) {
 		t.Errorf("got %+v", now)
 	}
 }
+
+// TestCredentialsAreWhatAnInstanceIsMadeFrom: another password replaces the instance, and a refused one is tried again as
+// soon as the Secret is mended.
+func TestCredentialsAreWhatAnInstanceIsMadeFrom(t *testing.T) {
+	s := newBed(t, fake.Behaviour{})
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
+		Namespace: s.namespace, Name: "login", Labels: map[string]string{v1alpha1.LabelProxyCredentials: "true"},
+	}}
+	secret.StringData = map[string]string{"username": "u", "password": "first"}
+	s.must(s.client.Create(t.Context(), secret))
+	s.cloud.Fail(fake.MethodCreate, providers.InvalidField("spec.credentialsSecretRef", "the password is refused"))
+	px := s.proxy("px", func(px *v1alpha1.Proxy) { px.Spec.CredentialsSecretRef = &v1alpha1.LocalSecretRef{Name: "login"} })
+	s.run(px, 20*time.Minute, func() bool {
+		return s.condition(px, v1alpha1.ConditionProvisioned).Reason == v1alpha1.ReasonInvalidSpec
+	})
+
+	change := func(password string) {
+		secret.StringData = map[string]string{"password": password}
+		s.must(s.client.Update(t.Context(), secret))
+	}
+	password := func() string {
+		request, ok := s.cloud.Request(providers.InstanceName("cluster", px.Name, px.UID))
+		if !ok || request.Credentials == nil {
+			return ""
+		}
+		return request.Credentials.Password
+	}
+	change("second")
+	s.run(px, 20*time.Minute, s.provisioned(px))
+	if got := password(); got != "second" {
+		t.Errorf("made with %q after the Secret was mended, want the new password", got)
+	}
+	change("third")
+	s.run(px, 20*time.Minute, func() bool { return password() == "third" && s.provisioned(px)() })
+	s.wantInstances(1)
+}

@@ -208,3 +208,24 @@ func TestMaxConcurrentCreates(t *testing.T) {
 		t.Errorf("at most %d at once, want %d", most, limit)
 	}
 }
+
+// TestWhatNeverStartsKeepsNoPlace: a Proxy whose instances do not come up does not hold up the others of its class.
+func TestWhatNeverStartsKeepsNoPlace(t *testing.T) {
+	s := newBed(t, fake.Behaviour{Start: 1000 * time.Hour})
+	limit := int32(1)
+	s.class.Spec.MaxConcurrentCreates = &limit
+	s.must(s.client.Update(t.Context(), s.class))
+	stuck, other := s.proxy("stuck"), s.proxy("other")
+	for range 400 {
+		for _, px := range []*v1alpha1.Proxy{stuck, other} {
+			if _, err := s.Reconcile(t.Context(), requestFor(px)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, asked := s.cloud.Request(providers.InstanceName("cluster", other.Name, other.UID)); asked {
+			return
+		}
+		s.clock.Step(10 * time.Second)
+	}
+	t.Error("the other Proxy never got its turn")
+}

@@ -179,12 +179,13 @@ func (r *Reconciler) resolve(ctx context.Context, s *subject) error {
 		d.Hold = s.unresolved
 		return nil
 	}
-	d.Hash = providers.InstanceHash(px.UID, &px.Spec, s.userData)
+	credentialsVersion := ""
 	if r.ResolveCredentials {
-		if s.credentials, d.Hold, err = credentials(ctx, r.Client, px); err != nil {
+		if s.credentials, credentialsVersion, d.Hold, err = credentials(ctx, r.Client, px); err != nil || d.Hold != nil {
 			return err
 		}
 	}
+	d.Hash = providers.InstanceHash(px.UID, &px.Spec, s.userData, credentialsVersion)
 	if d.Hold == nil && !s.class.DeletionTimestamp.IsZero() {
 		d.Hold = &Finding{v1alpha1.ReasonClassTerminating, fmt.Sprintf("ProviderClass %s is being deleted", s.class.Name)}
 	}
