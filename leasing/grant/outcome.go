@@ -19,6 +19,8 @@ var (
 	ErrDeposed = errors.New("this replica may not be the leader any more")
 	// ErrTaken says that another exclusive lease holds the proxy.
 	ErrTaken = errors.New("another exclusive lease holds the proxy")
+	// errNotSent says that a write was not sent, because its requester has given up.
+	errNotSent = errors.New("the write was not sent")
 )
 
 // ExistsError says that a lease of this name exists that another grant made. Retries with one Idempotency-Key end here.

@@ -89,7 +89,7 @@ func (p *Pipeline) Create(ctx context.Context, want *v1alpha1.ProxyLease, r ledg
 	p.busy.Go(func() {
 		defer stop()
 		defer cancel()
-		lease, err := p.create(settling, want, r, ttlSeconds)
+		lease, err := p.create(settling, want, r, ttlSeconds, decided.Load)
 		if err == nil && ctx.Err() != nil {
 			err = ErrUnknown // nobody is there to learn of it
 		}
@@ -136,9 +136,9 @@ func (p *Pipeline) Drain(ctx context.Context) {
 	}
 }
 
-// create settles one creation. A lease that comes with an error is written but not promised.
-func (p *Pipeline) create(ctx context.Context, want *v1alpha1.ProxyLease, r ledger.Reservation, ttlSeconds int32) (*v1alpha1.ProxyLease, error) {
-	defer p.enter()()
+// create settles one creation. A lease that comes with an error is written but not promised. Nothing is sent for a
+// requester who has given up before its turn came: then the slot is free at once.
+func (p *Pipeline) create(ctx context.Context, want *v1alpha1.ProxyLease, r ledger.Reservation, ttlSeconds int32, givenUp func() bool) (*v1alpha1.ProxyLease, error) {
 	g := record.Grant{Binding: r.Binding, TTLSeconds: ttlSeconds, Time: p.Clock.Now()}
 	want = want.DeepCopy()
 	want.Spec.TTLSeconds = ttlSeconds
@@ -146,10 +146,19 @@ func (p *Pipeline) create(ctx context.Context, want *v1alpha1.ProxyLease, r ledg
 		ProxyName: g.ProxyName, ProxyUID: g.ProxyUID, InstanceID: g.InstanceID, Epoch: g.Epoch, Seq: g.Seq,
 		ExpireTime: metav1.NewMicroTime(g.Expiry().Truncate(time.Microsecond)),
 	}
+	sent := false
 	for wait := p.backoff(ctx); ; {
 		lease := want.DeepCopy()
-		err := attempt(ctx, func(ctx context.Context) error { return p.Client.Create(ctx, lease) })
+		err := p.write(ctx, func(ctx context.Context) error {
+			if !sent && givenUp() {
+				return errNotSent
+			}
+			sent = true
+			return p.Client.Create(ctx, lease)
+		})
 		switch {
+		case errors.Is(err, errNotSent):
+			return nil, p.cancelled(r, ErrUnknown)
 		case err == nil:
 			return p.granted(ctx, lease, r)
 		case apierrors.IsAlreadyExists(err):
@@ -205,7 +214,6 @@ func (p *Pipeline) cancelled(r ledger.Reservation, err error) error {
 // Bind writes the grant r of a lease that exists, in one write of its status. After a conflict the same proxy is written
 // again: another one is never chosen while the first may have been written.
 func (p *Pipeline) Bind(ctx context.Context, uid types.UID, r ledger.Reservation, ttlSeconds int32) (*v1alpha1.ProxyLease, error) {
-	defer p.enter()()
 	g := record.Grant{Binding: r.Binding, TTLSeconds: ttlSeconds, Time: p.Clock.Now()}
 	if r.Mode == v1alpha1.LeaseExclusive {
 		lease := &v1alpha1.ProxyLease{ObjectMeta: metav1.ObjectMeta{Namespace: r.Lease.Namespace, Name: r.Lease.Name, UID: uid}}
@@ -216,13 +224,24 @@ func (p *Pipeline) Bind(ctx context.Context, uid types.UID, r ledger.Reservation
 	if !p.Leads() {
 		return nil, p.cancelled(r, ErrDeposed)
 	}
+	sent, deposed := false, false
 	lease, err := p.Update(ctx, r.Lease, uid, func(l *v1alpha1.ProxyLease) *v1alpha1.ProxyLeaseStatus {
 		if !record.Pending(l) {
 			return nil
 		}
+		// Asked again for every attempt: settling may take longer than the leadership lasts.
+		if !p.Leads() {
+			deposed = true
+			return nil
+		}
+		sent = true
 		return record.Bound(l, r.Proxy, g)
 	})
 	switch {
+	case deposed && sent:
+		return nil, ErrUnknown // an attempt may still be carried out, and nothing is cleaned up without the leadership
+	case deposed:
+		return nil, p.cancelled(r, ErrDeposed)
 	case err == nil:
 		if b, ok := record.BindingOf(lease); ok && b == r.Binding && !record.Finished(lease) && p.Ledger.Commit(lease) {
 			return lease, nil
@@ -251,7 +270,7 @@ func (p *Pipeline) Update(ctx context.Context, key types.NamespacedName, uid typ
 			if desired == nil {
 				return lease, nil
 			}
-			err = attempt(ctx, func(ctx context.Context) error {
+			err = p.write(ctx, func(ctx context.Context) error {
 				return statusapply.Whole(ctx, p.Client, v1alpha1.ManagerLeasing, lease, &lease.Status, desired)
 			})
 			switch {
@@ -311,11 +330,17 @@ func (p *Pipeline) readLive(ctx context.Context, key types.NamespacedName, lease
 	return attempt(ctx, func(ctx context.Context) error { return p.Live.Get(ctx, key, lease) })
 }
 
-// enter waits for one of the writers' slots; the result gives it back.
-func (p *Pipeline) enter() func() {
+// write makes one call that writes, in one of the writers' slots. A slot is taken for the call only and never for a pause:
+// writes that are not answered must not keep others from being sent.
+func (p *Pipeline) write(ctx context.Context, call func(context.Context) error) error {
 	p.once.Do(func() { p.slots = make(chan struct{}, writers) })
-	p.slots <- struct{}{}
-	return func() { <-p.slots }
+	select {
+	case p.slots <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-p.slots }()
+	return attempt(ctx, call)
 }
 
 func (p *Pipeline) changed() {
