@@ -77,6 +77,9 @@ func (a *Allocator) expire(d expiry.Deadline) {
 	})
 	switch {
 	case errors.Is(err, grant.ErrGone):
+		// Deleted, whatever a late answer made the ledger believe.
+		a.ledger.Released(d.Lease, d.UID, a.Clock.Now())
+		a.wake()
 		return
 	case err != nil:
 		a.Log.Error(err, "Expire a lease", "lease", d.Lease)
@@ -179,9 +182,11 @@ func (a *Allocator) WriteStatus(ctx context.Context, lease *v1alpha1.ProxyLease,
 	return err
 }
 
-// Deadline is when a bound lease expires, by the leader's clock.
-func (a *Allocator) Deadline(lease types.UID) (time.Time, bool) {
-	d, ok := a.deadlines.Get(lease)
+// Deadline is when a bound lease expires, by the leader's clock. What the given object asks for is taken in first: the
+// informer's event of it may be handled later.
+func (a *Allocator) Deadline(lease *v1alpha1.ProxyLease) (time.Time, bool) {
+	a.track(lease)
+	d, ok := a.deadlines.Get(lease.UID)
 	return d.At, ok && d.What == expiry.TTL
 }
 

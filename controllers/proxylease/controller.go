@@ -50,8 +50,8 @@ type Allocator interface {
 	Enqueue(lease *v1alpha1.ProxyLease) (since time.Time, waits bool)
 	// WhyWaiting says why a pending lease cannot be granted now.
 	WhyWaiting(ctx context.Context, lease *v1alpha1.ProxyLease) (reason, message string)
-	// Deadline is when a bound lease expires, by the leader's clock.
-	Deadline(lease types.UID) (time.Time, bool)
+	// Deadline is when a bound lease expires, by the leader's clock, with what the object asks for taken in.
+	Deadline(lease *v1alpha1.ProxyLease) (time.Time, bool)
 	// WriteStatus writes what decide makes of the status; nil leaves it.
 	WriteStatus(ctx context.Context, lease *v1alpha1.ProxyLease, decide func(*v1alpha1.ProxyLease) *v1alpha1.ProxyLeaseStatus) error
 	// Revoke ends a bound lease.

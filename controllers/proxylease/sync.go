@@ -126,8 +126,10 @@ func (r *Reconciler) bound(ctx context.Context, lease *v1alpha1.ProxyLease) (ctr
 			return nil
 		}
 		status := record.Followed(l, px, now)
-		if at, ok := r.Allocator.Deadline(l.UID); ok && record.RenewalPending(l) && !mirrorRenewalAt.After(now) {
-			record.ExtendTo(status, l, at)
+		if record.RenewalPending(l) && !mirrorRenewalAt.After(now) {
+			if at, ok := r.Allocator.Deadline(l); ok {
+				record.ExtendTo(status, l, at)
+			}
 		}
 		return status
 	})

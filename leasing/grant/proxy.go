@@ -38,7 +38,7 @@ func (p *Pipeline) UpdateProxy(ctx context.Context, key types.NamespacedName, ui
 			})
 			switch {
 			case err == nil:
-				p.Ledger.ObserveProxy(px)
+				p.Ledger.AnswerProxy(px)
 				p.changed()
 				return px, nil
 			case ctx.Err() != nil || !apierrors.IsConflict(err) && !apierrors.IsNotFound(err):

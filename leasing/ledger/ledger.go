@@ -226,10 +226,15 @@ func (l *Ledger) Cancel(r Reservation) {
 	delete(l.leases, e.key)
 }
 
-// Finish takes in the answer to the write that ended a lease: its slot is free.
+// Finish takes in the answer to a write of a lease's status; of one that ended the lease, the slot is free. An answer may
+// come after the event of the lease's deletion: a lease that the ledger does not have gets no slot by it.
 func (l *Ledger) Finish(lease *v1alpha1.ProxyLease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	e := l.leases[keyOf(lease)]
+	if e != nil && e.uid != lease.UID || e == nil && record.Holds(lease) {
+		return
+	}
 	l.observe(lease)
 }
 

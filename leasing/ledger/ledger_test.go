@@ -221,6 +221,35 @@ func TestL8_LateEventsNeverRollBack(t *testing.T) {
 			t.Fatal("a lease that is gone came back")
 		}
 	})
+	t.Run("answer after the deletion", func(t *testing.T) {
+		l := newLedger(fixture.Proxy(ns, "a", fixture.Capacity(1)))
+		lease := granted(mustReserve(t, l, request("x")), "5")
+		l.Commit(lease)
+		l.Released(key, lease.UID, fixture.Start)
+		l.DeleteLease(lease)
+		late := lease.DeepCopy()
+		late.ResourceVersion = "6"
+		l.Finish(late)
+		if l.Load(ns+"-a") != 0 {
+			t.Fatal("the deleted lease came back")
+		}
+		// Nor does it take the place of a namesake that is being granted.
+		mustReserve(t, l, request("x"))
+		l.Finish(late)
+		if got, ok := l.Lookup(key); !ok || got.Written {
+			t.Fatalf("the namesake's reservation became %+v", got)
+		}
+	})
+	t.Run("answer after the proxy's deletion", func(t *testing.T) {
+		px := fixture.Proxy(ns, "a")
+		l := newLedger(px)
+		l.AnswerProxy(px)
+		l.DeleteProxy(px)
+		l.AnswerProxy(px)
+		if l.Proxy(types.NamespacedName{Namespace: ns, Name: "a"}, "") != nil {
+			t.Fatal("the deleted proxy came back")
+		}
+	})
 	t.Run("older proxy", func(t *testing.T) {
 		l := newLedger(fixture.Proxy(ns, "a", func(px *v1alpha1.Proxy) {
 			px.ResourceVersion = "10"

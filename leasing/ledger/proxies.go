@@ -42,6 +42,20 @@ type space struct {
 func (l *Ledger) ObserveProxy(px *v1alpha1.Proxy) (open bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	return l.observeProxy(px)
+}
+
+// AnswerProxy takes in the answer to a write of a Proxy. It may come after the event of the Proxy's deletion: one that the
+// ledger does not have stays unknown.
+func (l *Ledger) AnswerProxy(px *v1alpha1.Proxy) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if p := l.proxies[types.NamespacedName{Namespace: px.Namespace, Name: px.Name}]; p != nil && p.uid == px.UID {
+		l.observeProxy(px)
+	}
+}
+
+func (l *Ledger) observeProxy(px *v1alpha1.Proxy) (open bool) {
 	key := types.NamespacedName{Namespace: px.Namespace, Name: px.Name}
 	old := l.proxies[key]
 	if !l.open {
