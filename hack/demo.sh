@@ -9,6 +9,8 @@ set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=cluster/lib/common.sh
 . "$here/cluster/lib/common.sh"
+# shellcheck source=cluster/lib/packages.sh
+. "$here/cluster/lib/packages.sh"
 cd "$REPO"
 
 NAMESPACE=egress-proxies-operator-system
@@ -16,9 +18,10 @@ RELEASE=egress-proxies-operator
 ORIGIN=origin.egress-demo.svc.cluster.local
 CERTIFICATE_DAYS=30
 
-for program in go git curl openssl; do
+for program in go git; do
 	command -v "$program" >/dev/null || die "the demo needs $program"
 done
+need_packages curl=curl openssl=openssl
 
 # certificates: a CA of the demo's own and the origin's certificate, renewed when they are about to end.
 certificates() {

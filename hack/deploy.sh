@@ -12,7 +12,8 @@ KUBECTL=${KUBECTL:-$(command -v kubectl || "$here/component.sh" kubectl)}
 "$KUBECTL" apply -f "$here/../config/deploy/namespace.yaml"
 if ! "$KUBECTL" -n $NAMESPACE get secret discovery-token >/dev/null 2>&1; then
 	# The token goes through a pipe and never into an argument, where other users of the machine could read it.
-	openssl rand -hex 24 | tr -d '\n' | "$KUBECTL" -n $NAMESPACE create secret generic discovery-token --from-file=token=/dev/stdin
+	token=$(head -c 24 /dev/urandom | od -An -v -tx1 | tr -d ' \n')
+	printf %s "$token" | "$KUBECTL" -n $NAMESPACE create secret generic discovery-token --from-file=token=/dev/stdin
 fi
 "$KUBECTL" kustomize "$here/../config/deploy" |
 	IMAGE=$IMAGE awk '$1 == "image:" && $2 ~ /^egress-proxies-operator:/ {sub(/egress-proxies-operator:.*/, ENVIRON["IMAGE"])} {print}' |

@@ -3,7 +3,11 @@
 # modules into the cache; the chart and the kustomization are tested with real helm and kubectl. Arguments go to `go test`.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-hack/component.sh etcd kube-apiserver kubectl helm >/dev/null
+# shellcheck source=cluster/lib/common.sh
+. hack/cluster/lib/common.sh
+# shellcheck source=cluster/lib/packages.sh
+. hack/cluster/lib/packages.sh
 # The race detector needs cgo.
-command -v gcc >/dev/null || { echo "make test needs gcc for the race detector: apt-get install gcc libc6-dev" >&2; exit 1; }
+need_packages gcc=gcc /usr/include/stdio.h=libc6-dev
+hack/component.sh etcd kube-apiserver kubectl helm >/dev/null
 exec env CGO_ENABLED=1 go test -race -timeout 20m "$@" ./...
