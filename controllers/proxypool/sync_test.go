@@ -210,3 +210,16 @@ func TestP10_LostEventDoesNotWedge(t *testing.T) {
 		t.Errorf("%d proxies, want 2, pending %v", got, mem.pending())
 	}
 }
+
+// TestRequeueIsBoundedWhileLeasesAreUnknown: a pool that waits for leasing to recover asks again after a while, not at once.
+func TestRequeueIsBoundedWhileLeasesAreUnknown(t *testing.T) {
+	r := &Reconciler{Options: Options{Leases: &leases{}}}
+	for name, counted := range map[string]time.Time{"never counted": {}, "counted long ago": start.Add(-time.Hour)} {
+		if got := r.requeue(&memory{countedTime: counted}, Plan{}, start, false, false); got != unknownLeasesRequeue {
+			t.Errorf("%s: again after %v, want %v", name, got, unknownLeasesRequeue)
+		}
+	}
+	if got := r.requeue(&memory{countedTime: start.Add(-4 * time.Second)}, Plan{}, start, false, false); got != countInterval-4*time.Second {
+		t.Errorf("counted just now: again after %v", got)
+	}
+}
