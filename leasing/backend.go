@@ -254,7 +254,7 @@ func viewProxy(px *v1alpha1.Proxy) httpapi.Proxy {
 		mode = v1alpha1.ModeManaged
 	}
 	return httpapi.Proxy{
-		Namespace: px.Namespace, Name: px.Name, Host: record.Host(px), Port: px.Spec.Port, Protocol: px.Spec.Protocol,
+		Namespace: px.Namespace, Name: px.Name, Host: record.Host(px), Port: px.EndpointPort(), Protocol: px.Spec.Protocol,
 		URL: record.URL(px), Labels: px.Labels, Mode: mode, Provider: px.Spec.Provider, Pool: record.Pool(px), Zone: zone,
 		Phase: px.Status.Phase, EgressIP: record.EgressIP(px),
 		Healthy:  meta.IsStatusConditionTrue(px.Status.Conditions, v1alpha1.ConditionHealthy),

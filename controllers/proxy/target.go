@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -37,7 +38,8 @@ func externalInstance(px *v1alpha1.Proxy) *v1alpha1.Instance {
 	host := px.Spec.External.Host
 	sum := sha256.Sum256([]byte(probe.JoinAddress(host, px.Spec.Port)))
 	return &v1alpha1.Instance{
-		ID: "external-" + hex.EncodeToString(sum[:externalIDLength]), State: "Running", Addresses: []string{host},
+		Port: px.Spec.Port,
+		ID:   "external-" + hex.EncodeToString(sum[:externalIDLength]), State: "Running", Addresses: []string{host},
 	}
 }
 
@@ -82,7 +84,7 @@ func (r *Reconciler) target(ctx context.Context, px *v1alpha1.Proxy, class *v1al
 	}
 	return &health.Target{
 		Key: client.ObjectKeyFromObject(px), UID: px.UID,
-		InstanceID: instance.ID, Address: probe.JoinAddress(host, px.Spec.Port),
+		InstanceID: instance.ID, Address: probe.JoinAddress(host, cmp.Or(instance.Port, px.Spec.Port)),
 		Managed: px.Spec.Mode != v1alpha1.ModeExternal, Credentials: credentials, RequireAuth: credentials != nil,
 		Check: check, Initial: recorded(px),
 	}, nil, nil

@@ -148,7 +148,7 @@ func URL(px *v1alpha1.Proxy) string {
 	if host == "" {
 		return ""
 	}
-	return "http://" + net.JoinHostPort(host, strconv.Itoa(int(px.Spec.Port)))
+	return "http://" + net.JoinHostPort(host, strconv.Itoa(int(px.EndpointPort())))
 }
 
 // Pool is the name of the pool a Proxy belongs to; empty when it belongs to none.

@@ -321,6 +321,10 @@ type Instance struct {
 	// +kubebuilder:validation:MaxItems=8
 	// +kubebuilder:validation:items:MaxLength=253
 	Addresses []string `json:"addresses,omitempty"`
+	// port the instance listens on, which stays while a changed specification waits for its replacement. Unit: TCP port.
+	// Default: unset (as in spec.port).
+	// +optional
+	Port int32 `json:"port,omitempty"`
 	// creationTime is the provider's time of creation.
 	// +optional
 	CreationTime *metav1.Time `json:"creationTime,omitempty"`
@@ -422,6 +426,15 @@ type Proxy struct {
 	// +optional
 	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "Waiting for the core manager", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status ProxyStatus `json:"status,omitempty"`
+}
+
+// EndpointPort is the port to reach the proxy at: that of the instance that runs, which is not yet that of a specification
+// that was changed since.
+func (p *Proxy) EndpointPort() int32 {
+	if p.Status.Instance != nil && p.Status.Instance.Port != 0 {
+		return p.Status.Instance.Port
+	}
+	return p.Spec.Port
 }
 
 // ProxyList is a list of Proxies.

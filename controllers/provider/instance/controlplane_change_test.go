@@ -214,3 +214,23 @@ func TestCredentialsAreWhatAnInstanceIsMadeFrom(t *testing.T) {
 	s.run(px, 20*time.Minute, func() bool { return password() == "third" && s.provisioned(px)() })
 	s.wantInstances(1)
 }
+
+// TestPortStaysUntilTheReplacement: while a changed port waits for its turn, the endpoint is that of the instance that runs.
+func TestPortStaysUntilTheReplacement(t *testing.T) {
+	s := newBed(t, fake.Behaviour{})
+	px := s.running("px", onDeletePolicy)
+	now := s.get(px)
+	now.Spec.Port = 8080
+	s.must(s.client.Update(t.Context(), now))
+	s.run(px, time.Hour, nil)
+	if got := s.get(px).EndpointPort(); got != 3128 {
+		t.Errorf("the endpoint is at port %d although the instance still listens on 3128", got)
+	}
+	now = s.get(px)
+	now.Spec.ReplacePolicy = v1alpha1.ReplaceAutomatic
+	s.must(s.client.Update(t.Context(), now))
+	s.run(px, time.Hour, func() bool { return s.provisioned(px)() && s.get(px).EndpointPort() == 8080 })
+	s.wantInstances(1)
+}
+
+func onDeletePolicy(px *v1alpha1.Proxy) { px.Spec.ReplacePolicy = v1alpha1.ReplaceOnDelete }

@@ -27,6 +27,8 @@ type Desired struct {
 	UID types.UID
 	// Hash of what the instance should be made from; "" when it cannot be computed now, which is never a difference.
 	Hash string
+	// Port that is asked for.
+	Port int32
 	// Zone for the next attempt.
 	Zone string
 	// ClassGeneration the next attempt is made from.

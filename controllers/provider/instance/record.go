@@ -48,6 +48,10 @@ func recordFound(d Desired, r v1alpha1.Instance, i providers.Instance, now time.
 	if d.Hash != "" {
 		next.DesiredHash = d.Hash
 	}
+	if d.Hash != "" && i.Hash == d.Hash {
+		// It is what is asked for now; of another one the port is what was recorded when it was.
+		next.Port = d.Port
+	}
 	next.MissingTime = nil
 	next.CreationTime = nil
 	if !i.CreatedAt.IsZero() {

@@ -119,6 +119,7 @@ func (r *Reconciler) newSubject(px *v1alpha1.Proxy) *subject {
 		key: client.ObjectKeyFromObject(px), px: px, name: providers.InstanceName(r.ClusterID, px.Name, px.UID),
 		desired: Desired{
 			UID:       px.UID,
+			Port:      px.Spec.Port,
 			Deleting:  !px.DeletionTimestamp.IsZero(),
 			Finalizer: hasFinalizer(px, r.finalizer),
 			OnDelete:  px.Spec.ReplacePolicy == v1alpha1.ReplaceOnDelete,

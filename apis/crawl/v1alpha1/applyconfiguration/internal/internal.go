@@ -288,6 +288,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: operation
       type:
         scalar: string
+    - name: port
+      type:
+        scalar: numeric
     - name: providerID
       type:
         scalar: string

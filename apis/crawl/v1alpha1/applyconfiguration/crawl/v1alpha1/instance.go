@@ -33,6 +33,9 @@ type InstanceApplyConfiguration struct {
 	Message *string `json:"message,omitempty"`
 	// addresses of the instance; the first one is the endpoint.
 	Addresses []string `json:"addresses,omitempty"`
+	// port the instance listens on, which stays while a changed specification waits for its replacement. Unit: TCP port.
+	// Default: unset (as in spec.port).
+	Port *int32 `json:"port,omitempty"`
 	// creationTime is the provider's time of creation.
 	CreationTime *v1.Time `json:"creationTime,omitempty"`
 	// intentTime is when the current attempt to create was decided; it is stored before the call.
@@ -134,6 +137,14 @@ func (b *InstanceApplyConfiguration) WithAddresses(values ...string) *InstanceAp
 	for i := range values {
 		b.Addresses = append(b.Addresses, values[i])
 	}
+	return b
+}
+
+// WithPort sets the Port field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Port field is set to the value of the last call.
+func (b *InstanceApplyConfiguration) WithPort(value int32) *InstanceApplyConfiguration {
+	b.Port = &value
 	return b
 }
 
