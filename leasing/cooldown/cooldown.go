@@ -21,7 +21,8 @@ const (
 	Max = 24 * time.Hour
 	// Quiet is how long after its end a cooldown is remembered: a report within it escalates, a later one starts anew.
 	Quiet = time.Hour
-	// coalesce is the share of a cooldown below which a mere extension is not worth a write.
+	// coalesce is the share of a cooldown, and of Default at most, below which a mere extension is not worth a write: what a
+	// target asked for is never shortened by much.
 	coalesce = 10
 )
 
@@ -62,7 +63,7 @@ func Add(list []v1alpha1.Cooldown, hit Hit, now time.Time) (out []v1alpha1.Coold
 	}
 	length := max(escalated(hit.Result, hits), min(hit.RetryAfter, Max))
 	until := ceilSecond(now.Add(length))
-	if old.After(now) && until.Sub(old) < length/coalesce {
+	if old.After(now) && until.Sub(old) < min(length, Default)/coalesce {
 		return list, false, 0
 	}
 	if until.After(old) {

@@ -47,6 +47,18 @@ func TestC2_ShortReportNeverShortensALongBan(t *testing.T) {
 	}
 }
 
+// A wait of hours that a target asks for is stored to the minute, although a slightly shorter one is stored already.
+func TestLongRetryAfterIsNotShortened(t *testing.T) {
+	hit := limited("a.example")
+	hit.RetryAfter = 20 * time.Hour
+	list := mustAdd(t, nil, hit, start)
+	hit.RetryAfter = 21 * time.Hour
+	list = mustAdd(t, list, hit, start)
+	if got := Until(list, "i1", "a.example", start); !got.Equal(start.Add(21 * time.Hour)) {
+		t.Fatalf("cools until %v", got)
+	}
+}
+
 func TestC2_EscalatesOncePerEndedCooldownAndResetsAfterQuiet(t *testing.T) {
 	now := start
 	list := mustAdd(t, nil, limited("a.example"), now)
