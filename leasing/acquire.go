@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -180,11 +181,39 @@ func (b Backend) replay(ctx context.Context, r httpapi.LeaseRequest, want, store
 			return httpapi.Lease{}, false, outcomeUnknown()
 		}
 	}
+	// A creation may have been carried out long after it was sent, by a leader that may not have promised it any more.
+	if holds, err := b.holdsLive(ctx, stored); err != nil {
+		return httpapi.Lease{}, false, unavailable(err)
+	} else if !holds {
+		return httpapi.Lease{}, false, outcomeUnknown()
+	}
 	if b.Recovered() {
 		b.onLease(stored)
 	}
 	answer, err := b.answer(ctx, stored)
 	return answer, true, err
+}
+
+// holdsLive asks the API server whether a bound lease may use its proxy: an exclusive one is named by it, and with any other
+// one it names none. Of a proxy that is gone it tells nothing; what that means for the lease is another question.
+func (b Backend) holdsLive(ctx context.Context, lease *v1alpha1.ProxyLease) (bool, error) {
+	binding, ok := record.BindingOf(lease)
+	if !ok {
+		return false, nil
+	}
+	px := &v1alpha1.Proxy{}
+	err := b.Live.Get(ctx, types.NamespacedName{Namespace: lease.Namespace, Name: binding.ProxyName}, px)
+	if apierrors.IsNotFound(err) || err == nil && px.UID != binding.ProxyUID {
+		return true, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("read the proxy of a lease: %w", err)
+	}
+	named := types.UID("")
+	if x := px.Status.Exclusive; x != nil {
+		named = x.LeaseUID
+	}
+	return named == lease.UID || named == "" && lease.Spec.Mode != v1alpha1.LeaseExclusive, nil
 }
 
 // wanted is the lease that a request asks for. Its name is made from the Idempotency-Key, so that the API server itself

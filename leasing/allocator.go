@@ -91,7 +91,7 @@ func New(o Options) (*Allocator, error) {
 	a.stopBase = stop
 	a.pipeline = &grant.Pipeline{
 		Client: o.Client, Live: o.Live, Ledger: a.ledger, Clock: o.Clock, Log: o.Log, Base: base, Leads: o.Leads,
-		OnUnknown: metrics.unknown.Inc, OnChange: a.wake,
+		OnUnknown: metrics.unknown.Inc, OnChange: a.wake, OnProxy: a.checkProxy,
 	}
 	return a, nil
 }
@@ -347,6 +347,9 @@ func (a *Allocator) track(lease *v1alpha1.ProxyLease) {
 // onProxy takes in an event of a proxy.
 func (a *Allocator) onProxy(px *v1alpha1.Proxy) {
 	old := a.ledger.Proxy(client.ObjectKeyFromObject(px), px.UID)
+	if ledger.Outdated(px, old) {
+		return // our own newer write was taken in before
+	}
 	open := a.ledger.ObserveProxy(px)
 	a.checkProxy(old, px)
 	if open {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -41,6 +43,8 @@ type chore struct {
 	uid types.UID
 	// lease that is named, for unclaim.
 	lease types.UID
+	// void is what clearCooldowns drops, as stamps has it.
+	void string
 }
 
 // doChores works until the queue is shut down.
@@ -78,8 +82,12 @@ func (a *Allocator) do(ctx context.Context, c chore) error {
 		return a.unclaim(ctx, c)
 	case clearCooldowns:
 		_, err := a.pipeline.UpdateProxy(ctx, c.key, c.uid, func(px *v1alpha1.Proxy) (*v1alpha1.ProxyStatus, error) {
+			list := withoutVoid(px.Status.Cooldowns, c.void)
+			if len(list) == len(px.Status.Cooldowns) {
+				return nil, nil
+			}
 			status := px.Status.DeepCopy()
-			status.Cooldowns = nil
+			status.Cooldowns = list
 			return status, nil
 		})
 		return err
@@ -95,14 +103,42 @@ func (a *Allocator) checkProxy(old, px *v1alpha1.Proxy) {
 	if !px.DeletionTimestamp.IsZero() && (old == nil || old.DeletionTimestamp.IsZero()) {
 		a.carryCooldowns(px)
 	}
-	if old == nil || len(px.Status.Cooldowns) == 0 {
+	if old == nil || len(old.Status.Cooldowns) == 0 {
 		return
 	}
 	// Another measured address of the same instance: the targets have not seen it yet.
 	before, after := record.EgressIP(old), record.EgressIP(px)
 	if before != "" && after != "" && before != after && old.Status.EgressIdentity != px.Status.EgressIdentity {
-		a.chores.Add(chore{what: clearCooldowns, key: client.ObjectKeyFromObject(px), uid: px.UID})
+		// Only what was known by then: a cooldown that is stored before the chore is done is about the new exit.
+		a.chores.Add(chore{what: clearCooldowns, key: client.ObjectKeyFromObject(px), uid: px.UID, void: stamps(old.Status.Cooldowns)})
 	}
+}
+
+// stamp tells a cooldown from another one, and from itself after another report.
+func stamp(c v1alpha1.Cooldown) string {
+	until := int64(0)
+	if c.UntilTime != nil {
+		until = c.UntilTime.Unix()
+	}
+	return fmt.Sprintf("%s %s %d %d\n", c.Target, c.InstanceID, until, c.Hits)
+}
+
+// stamps are the stamps of a list as one comparable value.
+func stamps(list []v1alpha1.Cooldown) string {
+	var b strings.Builder
+	for _, c := range list {
+		b.WriteString(stamp(c))
+	}
+	return b.String()
+}
+
+// withoutVoid is the list without the cooldowns whose stamps are among the given ones.
+func withoutVoid(list []v1alpha1.Cooldown, void string) []v1alpha1.Cooldown {
+	dropped := map[string]bool{}
+	for line := range strings.Lines(void) {
+		dropped[line] = true
+	}
+	return slices.DeleteFunc(slices.Clone(list), func(c v1alpha1.Cooldown) bool { return dropped[stamp(c)] })
 }
 
 // checkExclusive makes a proxy free whose exclusive lease has ended.
@@ -179,6 +215,9 @@ func (a *Allocator) carryTo(ctx context.Context, px *v1alpha1.Proxy) error {
 	now := a.Clock.Now()
 	live := cooldown.Live(px.Status.Cooldowns, record.InstanceID(px), now)
 	_, err := a.pipeline.UpdateProxy(ctx, client.ObjectKeyFromObject(sibling), sibling.UID, func(other *v1alpha1.Proxy) (*v1alpha1.ProxyStatus, error) {
+		if record.InstanceID(other) == "" {
+			return nil, nil // a cooldown belongs to an instance
+		}
 		list, changed := cooldown.Carry(other.Status.Cooldowns, record.InstanceID(other), live, now)
 		if !changed {
 			return nil, nil

@@ -30,7 +30,8 @@ func newBackend(t *testing.T, synced bool, objects ...client.Object) Backend {
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
 		t.Fatal(err)
 	}
-	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build()
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
+		WithStatusSubresource(&v1alpha1.Proxy{}, &v1alpha1.ProxyLease{}).Build()
 	a, err := New(Options{
 		Client: c, Live: c, Cache: &informertest.FakeInformers{Scheme: scheme, Synced: new(synced)},
 		Clock: clocktesting.NewFakeClock(fixture.Start), Registerer: prometheus.NewRegistry(),

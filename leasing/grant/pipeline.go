@@ -58,6 +58,9 @@ type Pipeline struct {
 	// OnUnknown is called for every write whose outcome is not known at first; OnChange whenever slots may have become
 	// free. Both may be nil.
 	OnUnknown, OnChange func()
+	// OnProxy is called for every Proxy that was written and that the ledger knows, with what it knew before: the event of
+	// the write brings no news then. It must not block and may be nil.
+	OnProxy func(before, px *v1alpha1.Proxy)
 
 	once    sync.Once
 	slots   chan struct{}

@@ -38,7 +38,9 @@ func (p *Pipeline) UpdateProxy(ctx context.Context, key types.NamespacedName, ui
 			})
 			switch {
 			case err == nil:
-				p.Ledger.AnswerProxy(px)
+				if before := p.Ledger.AnswerProxy(px); before != nil && p.OnProxy != nil {
+					p.OnProxy(before, px)
+				}
 				p.changed()
 				return px, nil
 			case ctx.Err() != nil || !apierrors.IsConflict(err) && !apierrors.IsNotFound(err):

@@ -398,6 +398,11 @@ func sameGrant(a, b record.Binding) bool {
 	return a.Epoch == b.Epoch && a.Seq == b.Seq && a.ProxyUID == b.ProxyUID
 }
 
+// Outdated tells whether an object is certainly older than what the ledger has of it; known may be nil.
+func Outdated(px, known *v1alpha1.Proxy) bool {
+	return known != nil && older(px.ResourceVersion, known.ResourceVersion)
+}
+
 // older tells whether resourceVersion a is certainly older than b.
 func older(a, b string) bool {
 	if a == "" || b == "" {

@@ -37,7 +37,7 @@ type space struct {
 	pools   map[string]map[*proxy]struct{}
 }
 
-// ObserveProxy takes in what an informer, a list or an answer says about a Proxy. It tells whether the Proxy can take
+// ObserveProxy takes in what an informer or a list says about a Proxy. It tells whether the Proxy can take
 // leases, so that waiting ones should be tried again.
 func (l *Ledger) ObserveProxy(px *v1alpha1.Proxy) (open bool) {
 	l.mu.Lock()
@@ -45,14 +45,19 @@ func (l *Ledger) ObserveProxy(px *v1alpha1.Proxy) (open bool) {
 	return l.observeProxy(px)
 }
 
-// AnswerProxy takes in the answer to a write of a Proxy. It may come after the event of the Proxy's deletion: one that the
-// ledger does not have stays unknown.
-func (l *Ledger) AnswerProxy(px *v1alpha1.Proxy) {
+// AnswerProxy takes in the answer to a write of a Proxy, and gives what was known of it before. It may come after the event
+// of the Proxy's deletion: one that the ledger does not have stays unknown, and the result is nil. So it is when the answer
+// is older than what is known.
+func (l *Ledger) AnswerProxy(px *v1alpha1.Proxy) (before *v1alpha1.Proxy) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if p := l.proxies[types.NamespacedName{Namespace: px.Namespace, Name: px.Name}]; p != nil && p.uid == px.UID {
-		l.observeProxy(px)
+	p := l.proxies[types.NamespacedName{Namespace: px.Namespace, Name: px.Name}]
+	if p == nil || p.uid != px.UID || older(px.ResourceVersion, p.object.ResourceVersion) {
+		return nil
 	}
+	before = p.object
+	l.observeProxy(px)
+	return before
 }
 
 func (l *Ledger) observeProxy(px *v1alpha1.Proxy) (open bool) {
@@ -109,7 +114,7 @@ func (l *Ledger) Proxy(key types.NamespacedName, uid types.UID) *v1alpha1.Proxy 
 	return nil
 }
 
-// Sibling is another Proxy that leaves by the same exit and is not going away; nil when there is none.
+// Sibling is another Proxy that leaves by the same exit, has an instance and is not going away; nil when there is none.
 func (l *Ledger) Sibling(px *v1alpha1.Proxy) *v1alpha1.Proxy {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -119,7 +124,7 @@ func (l *Ledger) Sibling(px *v1alpha1.Proxy) *v1alpha1.Proxy {
 	}
 	var best *proxy
 	for p := range e.members {
-		if p.uid != px.UID && p.object.DeletionTimestamp.IsZero() && (best == nil || p.key.String() < best.key.String()) {
+		if p.uid != px.UID && p.object.DeletionTimestamp.IsZero() && record.InstanceID(p.object) != "" && (best == nil || p.key.String() < best.key.String()) {
 			best = p
 		}
 	}
