@@ -3,13 +3,18 @@ package httpapi
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
+	"slices"
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -22,6 +27,11 @@ const (
 	failedReviewTTL = 5 * time.Second
 	// maxReviews bounds what is remembered.
 	maxReviews = 4096
+	// reviewsPerSecond and reviewBurst bound the reviews of tokens that are not remembered: whoever guesses tokens must
+	// not load the API server.
+	reviewsPerSecond, reviewBurst = 50, 100
+	// unavailableRetry is when to try again while the API server does not answer.
+	unavailableRetry = time.Second
 )
 
 // Kubernetes authenticates by TokenReview and authorizes by SubjectAccessReview: whoever may create proxyleases in a
@@ -35,6 +45,9 @@ type Kubernetes struct {
 
 	tokens   reviews[[sha256.Size]byte, *kubernetesUser]
 	accesses reviews[accessKey, bool]
+
+	once    sync.Once
+	limiter *rate.Limiter // of reviews of tokens
 }
 
 type kubernetesUser struct {
@@ -43,9 +56,23 @@ type kubernetesUser struct {
 	extra     map[string]authorizationv1.ExtraValue
 }
 
+// accessKey is all that a right depends on: two tokens of one user may differ in their groups and extra fields.
 type accessKey struct {
-	user string
+	user [sha256.Size]byte
 	Access
+}
+
+// sum is equal for users about whom the answers are equal.
+func (u *kubernetesUser) sum() ([sha256.Size]byte, error) {
+	data, err := json.Marshal(struct {
+		Name, UID string
+		Groups    []string
+		Extra     map[string]authorizationv1.ExtraValue
+	}{u.name, u.uid, slices.Sorted(slices.Values(u.groups)), u.extra})
+	if err != nil {
+		return [sha256.Size]byte{}, fmt.Errorf("marshal a user: %w", err)
+	}
+	return sha256.Sum256(data), nil
 }
 
 // Authenticate implements Authenticator.
@@ -53,9 +80,15 @@ func (k *Kubernetes) Authenticate(ctx context.Context, token string) (Identity, 
 	key := sha256.Sum256([]byte(token))
 	user, known := k.tokens.get(key, k.Clock.Now())
 	if !known {
+		k.once.Do(func() { k.limiter = rate.NewLimiter(reviewsPerSecond, reviewBurst) })
+		if !k.limiter.AllowN(k.Clock.Now(), 1) {
+			return Identity{}, false, &Error{
+				Status: http.StatusTooManyRequests, Code: CodeTooManyRequests, Detail: "Too many unknown tokens are sent", RetryAfter: unavailableRetry,
+			}
+		}
 		review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: k.Audiences}}
 		if err := k.Client.Create(ctx, review); err != nil {
-			return Identity{}, false, fmt.Errorf("review a token: %w", err)
+			return Identity{}, false, reviewFailed("review a token", err)
 		}
 		ttl := failedReviewTTL
 		if s := review.Status; s.Authenticated {
@@ -78,7 +111,11 @@ func (k *Kubernetes) Authorize(ctx context.Context, id Identity, access Access) 
 	if id.user == nil {
 		return false, errors.New("an identity of another kind")
 	}
-	key := accessKey{user: id.user.uid + "/" + id.user.name, Access: access}
+	sum, err := id.user.sum()
+	if err != nil {
+		return false, err
+	}
+	key := accessKey{user: sum, Access: access}
 	allowed, known := k.accesses.get(key, k.Clock.Now())
 	if known {
 		return allowed, nil
@@ -90,7 +127,7 @@ func (k *Kubernetes) Authorize(ctx context.Context, id Identity, access Access) 
 		},
 	}}
 	if err := k.Client.Create(ctx, review); err != nil {
-		return false, fmt.Errorf("review access: %w", err)
+		return false, reviewFailed("review access", err)
 	}
 	ttl := failedReviewTTL
 	if review.Status.Allowed {
@@ -98,6 +135,17 @@ func (k *Kubernetes) Authorize(ctx context.Context, id Identity, access Access) 
 	}
 	k.accesses.put(key, review.Status.Allowed, k.Clock.Now().Add(ttl))
 	return review.Status.Allowed, nil
+}
+
+// reviewFailed says that the API server does not answer. That it refuses is a fault of the operator's rights and no fault of
+// the caller: it belongs into the log.
+func reviewFailed(what string, err error) error {
+	if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsNotFound(err) {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return fmt.Errorf("%s: %w: %w", what, err, &Error{
+		Status: http.StatusServiceUnavailable, Code: CodeUnavailable, Detail: "The Kubernetes API does not answer", RetryAfter: unavailableRetry,
+	})
 }
 
 // reviews remembers answers for a while.
