@@ -217,13 +217,15 @@ func TestL15_AndL18_TTLIsClampedRenewedAndEnds(t *testing.T) {
 	if p.Reason != v1alpha1.ReasonExpired {
 		t.Fatalf("reason %q", p.Reason)
 	}
-	// C8: a report that comes late counts.
-	if status, body := c.call(http.MethodPost, "/v1/leases/"+held.LeaseID+"/report", `{"result":"rate_limited","target":"late.example"}`); status != 204 {
-		t.Fatalf("late report: %d %s", status, body)
-	}
-	if len(f.getProxy("a").Status.Cooldowns) != 1 {
-		t.Fatal("the late report had no effect")
-	}
+	t.Run("C8 late report", func(t *testing.T) {
+		if status, body := c.call(http.MethodPost, "/v1/leases/"+held.LeaseID+"/report", `{"result":"rate_limited","target":"late.example"}`); status != 204 {
+			t.Fatalf("late report: %d %s", status, body)
+		}
+		if len(f.getProxy("a").Status.Cooldowns) != 1 {
+			t.Fatal("the late report had no effect")
+		}
+		c.refused(404, httpapi.CodeLeaseNotFound, http.MethodPost, "/v1/leases/unknown/report", `{"result":"rate_limited","target":"late.example"}`)
+	})
 }
 
 func TestHTTPGrantIsOneWrite(t *testing.T) {
