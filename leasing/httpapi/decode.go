@@ -8,6 +8,7 @@ import (
 	"mime"
 	"net/http"
 	"regexp"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -19,8 +20,12 @@ const maxBody = 64 << 10
 
 // readBody reads a request's body. A missing Content-Type and the one that curl -d sends by itself are taken for JSON.
 func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
-	if encoding := r.Header.Get("Content-Encoding"); encoding != "" && !strings.EqualFold(encoding, "identity") {
+	encodings := r.Header.Values("Content-Encoding")
+	if slices.ContainsFunc(encodings, func(e string) bool { return e != "" && !strings.EqualFold(e, "identity") }) {
 		return nil, &Error{Status: http.StatusUnsupportedMediaType, Code: CodeUnsupportedMediaType, Field: "Content-Encoding", Detail: "the body must not be encoded"}
+	}
+	if headers := r.Header.Values("Content-Type"); len(headers) > 1 {
+		return nil, &Error{Status: http.StatusUnsupportedMediaType, Code: CodeUnsupportedMediaType, Field: "Content-Type", Detail: "must not be repeated"}
 	}
 	if header := r.Header.Get("Content-Type"); header != "" {
 		media, parameters, err := mime.ParseMediaType(header)

@@ -101,6 +101,11 @@ func TestH10_BadLeaseRequestsNameTheFieldAndDoNothing(t *testing.T) {
 		"proxy and pool":           {`{"proxy":"p","pool":"q"}`, 422, "proxy", nil},
 		"proxy and selector":       {`{"proxy":"p","selector":{"geo":"eu"}}`, 422, "proxy", nil},
 		"holder control":           {`{"holder":"a\nb"}`, 422, "holder", nil},
+		"holder next line":         {"{\"holder\":\"a\u0085b\"}", 422, "holder", nil},
+		"holder right to left":     {"{\"holder\":\"a\u202eb\"}", 422, "holder", nil},
+		"selector null":            {`{"selector":{"geo":null}}`, 400, "selector.geo", nil},
+		"pool twice":               {`{"selector":{"crawl.example.com/pool":"a"},"pool":"b"}`, 422, "pool", nil},
+		"two content types":        {`{}`, 415, "Content-Type", []string{"Content-Type", "application/json", "Content-Type", "text/plain"}},
 		"holder long":              {`{"holder":"` + long + `"}`, 422, "holder", nil},
 		"exclude":                  {`{"exclude":["ok","Not_One"]}`, 422, "exclude[1]", nil},
 		"exclude elsewhere":        {`{"exclude":["other/p"]}`, 422, "exclude[0]", nil},
@@ -167,7 +172,7 @@ func TestBadQueriesNameTheKey(t *testing.T) {
 	for query, field := range map[string]string{
 		"healthy=maybe": "healthy", "format=xml": "format", "target=A.example": "target", "namespace=Not_One": "namespace",
 		"labelSelector=%3D%3D": "labelSelector", "geo=e%20u": "geo", "a%20b=c": "a b", "geo=eu&geo=us": "geo", "pool=": "pool", "%zz": "",
-		"healthy=": "healthy",
+		"healthy=": "healthy", "healthy=1": "healthy", "healthy=T": "healthy",
 	} {
 		w := send(h, http.MethodGet, "/v1/proxies?"+query, "")
 		if p := answerProblem(t, w.Body.String()); w.Code != 400 || p.Code != CodeInvalidQuery || p.Field != field {

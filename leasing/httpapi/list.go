@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
@@ -36,11 +35,10 @@ func parseList(u *url.URL, defaultNamespace string) (q ListQuery, text bool, err
 		}
 		switch value := values[key][0]; key {
 		case "healthy":
-			healthy, err := strconv.ParseBool(value)
-			if err != nil {
+			if value != "true" && value != "false" {
 				return q, false, bad(key, "must be true or false")
 			}
-			q.Healthy = &healthy
+			q.Healthy = new(value == "true")
 		case "target":
 			if problem := targetProblem(value); problem != "" {
 				return q, false, bad(key, problem)

@@ -2,11 +2,13 @@ package httpapi
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 	"net/netip"
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
@@ -28,17 +30,18 @@ const (
 
 // leaseBody is the body of POST /v1/leases.
 type leaseBody struct {
-	Namespace   string            `json:"namespace"`
-	Selector    map[string]string `json:"selector"`
-	Pool        string            `json:"pool"`
-	Proxy       string            `json:"proxy"`
-	Target      string            `json:"target"`
-	Targets     []string          `json:"targets"`
-	TTLSeconds  *int32            `json:"ttlSeconds"`
-	Mode        string            `json:"mode"`
-	Holder      string            `json:"holder"`
-	WaitSeconds *int32            `json:"waitSeconds"`
-	Exclude     []string          `json:"exclude"`
+	Namespace string `json:"namespace"`
+	// Selector has pointers so that null is not taken for an empty value.
+	Selector    map[string]*string `json:"selector"`
+	Pool        string             `json:"pool"`
+	Proxy       string             `json:"proxy"`
+	Target      string             `json:"target"`
+	Targets     []string           `json:"targets"`
+	TTLSeconds  *int32             `json:"ttlSeconds"`
+	Mode        string             `json:"mode"`
+	Holder      string             `json:"holder"`
+	WaitSeconds *int32             `json:"waitSeconds"`
+	Exclude     []string           `json:"exclude"`
 }
 
 // reportBody is the body of POST /v1/leases/{id}/report.
@@ -51,7 +54,7 @@ type reportBody struct {
 // request checks a body and the headers beside it. Nothing has happened when it fails.
 func (b *leaseBody) request(defaultNamespace, identity string, header http.Header) (LeaseRequest, error) {
 	r := LeaseRequest{
-		Namespace: b.Namespace, Selector: b.Selector, Pool: b.Pool, Mode: v1alpha1.LeaseShared, Holder: identity,
+		Namespace: b.Namespace, Pool: b.Pool, Mode: v1alpha1.LeaseShared, Holder: identity,
 		Targets: slices.Clone(b.Targets),
 	}
 	if r.Namespace == "" {
@@ -60,7 +63,8 @@ func (b *leaseBody) request(defaultNamespace, identity string, header http.Heade
 	if err := checkNamespace("namespace", r.Namespace); err != nil {
 		return r, err
 	}
-	if err := checkLabels(b.Selector); err != nil {
+	var err error
+	if r.Selector, err = b.selector(); err != nil {
 		return r, err
 	}
 	if b.Pool != "" {
@@ -72,7 +76,6 @@ func (b *leaseBody) request(defaultNamespace, identity string, header http.Heade
 		if b.Pool != "" || len(b.Selector) > 0 {
 			return r, invalid("proxy", "must not be combined with pool or selector")
 		}
-		var err error
 		if r.Proxy, err = proxyName("proxy", b.Proxy, r.Namespace); err != nil {
 			return r, err
 		}
@@ -99,8 +102,8 @@ func (b *leaseBody) request(defaultNamespace, identity string, header http.Heade
 	if b.Holder != "" {
 		r.Holder += "/" + b.Holder
 	}
-	if len(r.Holder) > maxHolder || strings.ContainsFunc(r.Holder, isControl) {
-		return r, invalid("holder", fmt.Sprintf("must not have control characters and, with the identity, not more than %d bytes", maxHolder))
+	if len(r.Holder) > maxHolder || strings.ContainsFunc(r.Holder, misleads) {
+		return r, invalid("holder", fmt.Sprintf("must not have control characters, those of text direction included, and, with the identity, not more than %d bytes", maxHolder))
 	}
 	if b.WaitSeconds != nil {
 		if *b.WaitSeconds < 0 || *b.WaitSeconds > MaxWaitSeconds {
@@ -120,7 +123,6 @@ func (b *leaseBody) request(defaultNamespace, identity string, header http.Heade
 			r.Exclude = append(r.Exclude, name)
 		}
 	}
-	var err error
 	r.Key, err = idempotencyKey(header)
 	return r, err
 }
@@ -212,19 +214,30 @@ func checkNamespace(field, namespace string) error {
 	return nil
 }
 
-func checkLabels(selector map[string]string) error {
-	if len(selector) > maxSelector {
-		return invalid("selector", fmt.Sprintf("must not have more than %d labels", maxSelector))
+// selector checks the labels that a proxy must have; nil when there are none.
+func (b *leaseBody) selector() (map[string]string, error) {
+	if len(b.Selector) > maxSelector {
+		return nil, invalid("selector", fmt.Sprintf("must not have more than %d labels", maxSelector))
 	}
-	for key, value := range selector {
-		if len(validation.IsQualifiedName(key)) > 0 {
-			return invalid("selector", "must have label names as keys")
-		}
-		if len(validation.IsValidLabelValue(value)) > 0 {
-			return invalid("selector."+key, "must be a label value")
-		}
+	if b.Selector == nil {
+		return nil, nil
 	}
-	return nil
+	selector := make(map[string]string, len(b.Selector))
+	for _, key := range slices.Sorted(maps.Keys(b.Selector)) {
+		value := b.Selector[key]
+		switch {
+		case len(validation.IsQualifiedName(key)) > 0:
+			return nil, invalid("selector", "must have label names as keys")
+		case value == nil:
+			return nil, &Error{Status: http.StatusBadRequest, Code: CodeInvalidBody, Field: "selector." + key, Detail: "must be a string, not null"}
+		case len(validation.IsValidLabelValue(*value)) > 0:
+			return nil, invalid("selector."+key, "must be a label value")
+		case key == v1alpha1.LabelPool && b.Pool != "":
+			return nil, invalid("pool", "must not be combined with the selector's label of the same meaning")
+		}
+		selector[key] = *value
+	}
+	return selector, nil
 }
 
 func idempotencyKey(header http.Header) (string, error) {
@@ -243,3 +256,6 @@ func idempotencyKey(header http.Header) (string, error) {
 }
 
 func isControl(c rune) bool { return c < ' ' || c == 0x7f }
+
+// misleads tells whether a character makes a text look like another one where it is shown.
+func misleads(c rune) bool { return unicode.IsControl(c) || unicode.Is(unicode.Bidi_Control, c) }
