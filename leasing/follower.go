@@ -14,6 +14,7 @@ import (
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
 	"crawl.example.com/egress-proxies-operator/leasing/expiry"
+	"crawl.example.com/egress-proxies-operator/leasing/grant"
 	"crawl.example.com/egress-proxies-operator/leasing/httpapi"
 	"crawl.example.com/egress-proxies-operator/leasing/record"
 )
@@ -21,10 +22,18 @@ import (
 // leaderPatience is how long, beyond what a call is willing to wait, the leader may take to decide about a lease.
 const leaderPatience = 5 * time.Second
 
+// withdrawPause is the pause between attempts to delete a lease whose creation was not answered.
+const withdrawPause = time.Second
+
 // leaseElsewhere grants as a replica that does not lead: it creates an ordinary pending lease and waits for the leader to
 // bind it. There is no protocol between replicas but the API.
 func (b Backend) leaseElsewhere(ctx context.Context, r httpapi.LeaseRequest, want *v1alpha1.ProxyLease) (httpapi.Lease, bool, error) {
 	start := b.Clock.Now()
+	leave, err := b.followed.enter(holderOf(want.Namespace, want.Spec.Holder), b.MaxWaiting, b.MaxWaitingPerHolder)
+	if err != nil {
+		return httpapi.Lease{}, false, b.refusal(err)
+	}
+	defer leave()
 	want.Spec.WaitSeconds = new(int32(r.Wait / time.Second))
 	created, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 	defer cancel()
@@ -32,8 +41,11 @@ func (b Backend) leaseElsewhere(ctx context.Context, r httpapi.LeaseRequest, wan
 	switch err := b.Client.Create(created, lease); {
 	case apierrors.IsAlreadyExists(err):
 		return b.replayStored(ctx, r, want)
-	case err != nil && apierrors.ReasonForError(err) == metav1.StatusReasonUnknown:
-		return httpapi.Lease{}, false, outcomeUnknown() // no answer
+	case grant.Ambiguous(err):
+		if r.Key == "" {
+			go b.withdrawNamed(client.ObjectKeyFromObject(want)) // nobody can ask for it again
+		}
+		return httpapi.Lease{}, false, outcomeUnknown()
 	case err != nil:
 		return httpapi.Lease{}, false, unavailable(err)
 	}
@@ -127,6 +139,23 @@ func (b Backend) withdraw(lease *v1alpha1.ProxyLease) {
 	}
 }
 
+// withdrawNamed deletes a lease whose creation was not answered, if it was or will soon be carried out. The name is nobody
+// else's. One that comes later still is bounded by waitSeconds and its TTL.
+func (b Backend) withdrawNamed(key types.NamespacedName) {
+	ctx, cancel := context.WithTimeout(b.pipeline.Base, callTimeout)
+	defer cancel()
+	lease := &v1alpha1.ProxyLease{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
+	for b.Client.Delete(ctx, lease) != nil {
+		timer := b.Clock.NewTimer(withdrawPause)
+		select {
+		case <-timer.C():
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		}
+	}
+}
+
 // renewBySpec renews as a replica that does not lead: the change of spec.renewTime is stored, and the leader, this one or
 // the next, gives the lease another TTL from when it sees it, which is not before now.
 func (b Backend) renewBySpec(ctx context.Context, lease *v1alpha1.ProxyLease) (*v1alpha1.ProxyLease, error) {
@@ -160,8 +189,24 @@ func worthRenewing(lease *v1alpha1.ProxyLease, now time.Time) bool {
 
 // followed passes the events of leases on to the calls that wait for them.
 type followed struct {
-	mu    sync.Mutex
-	calls map[types.NamespacedName]map[chan *v1alpha1.ProxyLease]struct{}
+	mu     sync.Mutex
+	calls  map[types.NamespacedName]map[chan *v1alpha1.ProxyLease]struct{}
+	counts callCounts
+}
+
+// enter counts a call that asks for a lease; the limits are the leader's, of each replica.
+func (f *followed) enter(holder string, limit, perHolder int) (leave func(), err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.counts.room(holder, limit, perHolder); err != nil {
+		return nil, err
+	}
+	f.counts.add(holder, 1)
+	return func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.counts.add(holder, -1)
+	}, nil
 }
 
 // watch gives the newest state of a lease as it changes.

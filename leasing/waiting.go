@@ -50,12 +50,42 @@ type served struct {
 	err         error
 }
 
+// callCounts is how many calls wait, and of which holders. It has no lock of its own.
+type callCounts struct {
+	all     int
+	holders map[string]int
+}
+
+// room tells whether one more call of the holder may wait.
+func (c *callCounts) room(holder string, limit, perHolder int) error {
+	switch {
+	case c.all >= limit:
+		return errQueueFull
+	case c.holders[holder] >= perHolder:
+		return errHolderLimit
+	}
+	return nil
+}
+
+func (c *callCounts) add(holder string, n int) {
+	if c.holders == nil {
+		c.holders = map[string]int{}
+	}
+	c.all += n
+	if c.holders[holder] += n; c.holders[holder] == 0 {
+		delete(c.holders, holder)
+	}
+}
+
+// holderOf is whose turn a lease takes, and whose limit a call counts for.
+func holderOf(namespace, holder string) string { return namespace + "/" + holder }
+
 // waiting is the queue behind its lock.
 type waiting struct {
 	mu             sync.Mutex
 	queue          *queue.Queue[*waiter]
 	pools          map[types.NamespacedName]int
-	calls          int
+	calls          callCounts
 	max, perHolder int
 }
 
@@ -69,13 +99,10 @@ func (w *waiting) init(limit, perHolder int) {
 func (w *waiting) add(id string, v *waiter) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	holder := v.request.Lease.Namespace + "/" + v.request.Holder
+	holder := holderOf(v.request.Lease.Namespace, v.request.Holder)
 	if v.served != nil {
-		if w.calls >= w.max {
-			return errQueueFull
-		}
-		if w.queue.LenOf(holder) >= w.perHolder {
-			return errHolderLimit
+		if err := w.calls.room(holder, w.max, w.perHolder); err != nil {
+			return err
 		}
 	}
 	if w.queue.Add(&queue.Item[*waiter]{ID: id, Holder: holder, Shape: shape(v), Value: v}) {
@@ -111,7 +138,7 @@ func (w *waiting) pass(serve func(id string, v *waiter) bool) {
 
 func (w *waiting) count(v *waiter, n int) {
 	if v.served != nil {
-		w.calls += n
+		w.calls.add(holderOf(v.request.Lease.Namespace, v.request.Holder), n)
 	}
 	if v.pool != "" {
 		key := types.NamespacedName{Namespace: v.request.Lease.Namespace, Name: v.pool}
@@ -146,9 +173,9 @@ func (w *waiting) lenPool(namespace, pool string) int {
 // shape is equal for waiters that the same proxies can serve.
 func shape(v *waiter) string {
 	r := &v.request
-	selector := ""
-	if r.Selector != nil {
-		selector = r.Selector.String()
+	selector := r.Selector.String()
+	if selector == "" && !r.Selector.Empty() {
+		selector = "!" // it selects nothing, and not everything
 	}
 	excluded := slices.Sorted(slices.Values(r.Excluded))
 	return strings.Join([]string{
@@ -161,7 +188,8 @@ func shape(v *waiter) string {
 func requestOf(lease *v1alpha1.ProxyLease) (r ledger.Request, pool string, err error) {
 	r = ledger.Request{
 		Lease: client.ObjectKeyFromObject(lease), UID: lease.UID, Holder: lease.Spec.Holder, ProxyName: lease.Spec.ProxyName,
-		Targets: lease.Spec.Targets, Mode: lease.Spec.Mode, Excluded: lease.Spec.ExcludedProxyNames,
+		Selector: labels.Nothing(), // a lease that says nothing must not get everything
+		Targets:  lease.Spec.Targets, Mode: lease.Spec.Mode, Excluded: lease.Spec.ExcludedProxyNames,
 	}
 	switch {
 	case lease.Spec.PoolRef != nil:

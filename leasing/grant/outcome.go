@@ -31,9 +31,12 @@ func (e *ExistsError) Error() string {
 	return fmt.Sprintf("lease %s/%s exists already", e.Lease.Namespace, e.Lease.Name)
 }
 
-// ambiguous tells whether a failed write may have happened nevertheless, or may happen later: everything but a clear
+// Ambiguous tells whether a failed write may have happened nevertheless, or may happen later: everything but a clear
 // answer of the API server that it refused.
-func ambiguous(err error) bool {
+func Ambiguous(err error) bool {
+	if err == nil {
+		return false
+	}
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
 		return true // no answer at all

@@ -167,7 +167,7 @@ func (p *Pipeline) create(ctx context.Context, want *v1alpha1.ProxyLease, r ledg
 		case apierrors.IsAlreadyExists(err):
 			existing := &v1alpha1.ProxyLease{}
 			if err := p.readLive(ctx, client.ObjectKeyFromObject(want), existing); err != nil {
-				if !apierrors.IsNotFound(err) && !ambiguous(err) {
+				if !apierrors.IsNotFound(err) && !Ambiguous(err) {
 					return nil, p.cancelled(r, fmt.Errorf("read lease %s/%s: %w", want.Namespace, want.Name, err))
 				}
 				// Deleted in between, or no answer: only a creation settles it.
@@ -180,7 +180,7 @@ func (p *Pipeline) create(ctx context.Context, want *v1alpha1.ProxyLease, r ledg
 				return p.granted(ctx, existing, r) // an earlier attempt of ours was carried out
 			}
 			return nil, p.cancelled(r, &ExistsError{Lease: existing})
-		case !ambiguous(err):
+		case !Ambiguous(err):
 			return nil, p.cancelled(r, fmt.Errorf("create lease %s/%s: %w", want.Namespace, want.Name, err))
 		}
 		p.unknown(ctx, err, "Creation of a lease was not answered", want)
@@ -250,7 +250,7 @@ func (p *Pipeline) Bind(ctx context.Context, uid types.UID, r ledger.Reservation
 			return lease, nil
 		}
 		err = ErrGone // ended, or bound by another leader
-	case !errors.Is(err, ErrGone) && ambiguous(err):
+	case !errors.Is(err, ErrGone) && Ambiguous(err):
 		// Only the end of the process stops the settling; the ledger goes with it.
 		return nil, ErrUnknown
 	}
@@ -281,7 +281,7 @@ func (p *Pipeline) Update(ctx context.Context, key types.NamespacedName, uid typ
 				p.Ledger.Finish(lease)
 				return lease, nil
 			case apierrors.IsConflict(err) || apierrors.IsNotFound(err):
-			case !ambiguous(err):
+			case !Ambiguous(err):
 				return nil, fmt.Errorf("write status of lease %s: %w", key, err)
 			default:
 				p.unknown(ctx, err, "Status of a lease was not answered", lease)
@@ -295,7 +295,7 @@ func (p *Pipeline) Update(ctx context.Context, key types.NamespacedName, uid typ
 		switch {
 		case apierrors.IsNotFound(err), err == nil && lease.UID != uid:
 			return nil, ErrGone
-		case err != nil && !ambiguous(err):
+		case err != nil && !Ambiguous(err):
 			return nil, fmt.Errorf("read lease %s: %w", key, err)
 		case err != nil:
 			if !wait() {
@@ -317,7 +317,7 @@ func (p *Pipeline) Release(ctx context.Context, lease *v1alpha1.ProxyLease) erro
 		if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 			break
 		}
-		if !ambiguous(err) || !wait() {
+		if !Ambiguous(err) || !wait() {
 			return fmt.Errorf("delete lease %s: %w", key, err)
 		}
 	}

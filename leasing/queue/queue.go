@@ -98,14 +98,6 @@ func (q *Queue[T]) Get(id string) *Item[T] { return q.items[id] }
 // Len is how many items wait.
 func (q *Queue[T]) Len() int { return len(q.items) }
 
-// LenOf is how many items of a holder wait.
-func (q *Queue[T]) LenOf(name string) int {
-	if h := q.holders[name]; h != nil {
-		return h.size
-	}
-	return 0
-}
-
 // All are the items that wait, in no order.
 func (q *Queue[T]) All() iter.Seq[*Item[T]] {
 	return func(yield func(*Item[T]) bool) {
