@@ -59,8 +59,10 @@ type Engine struct {
 
 	mu      sync.RWMutex
 	entries map[types.UID]*entry
-	targets targetSet
-	spread  sched.Spreader
+	// reached and resolved are when a probe last succeeded, and when one did through a proxy that is known by its name.
+	reached, resolved time.Time
+	targets           targetSet
+	spread            sched.Spreader
 }
 
 // entry is one proxy. Engine.mu guards it.
@@ -75,6 +77,8 @@ type entry struct {
 	// generation changes with the machine's key: a result of an older one is dropped.
 	generation int
 	cancel     context.CancelFunc // of the probe under way; nil outside one
+	// localTime is when the last probe ended if our own network or resolver seemed to be at fault; else zero.
+	localTime time.Time
 
 	access     access
 	egressIP   string
@@ -186,6 +190,7 @@ func (e *Engine) Upsert(t Target) {
 func (e *Engine) rekey(en *entry, key fsm.Key, now time.Time) {
 	if !key.Same(en.machine.Key()) {
 		en.egressIP, en.egressTime = "", time.Time{}
+		en.localTime = time.Time{}
 	}
 	en.machine.Rekey(key, now)
 	if en.target.Check.Disabled {

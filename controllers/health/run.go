@@ -2,6 +2,8 @@ package health
 
 import (
 	"context"
+	"net"
+	"net/netip"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -38,6 +40,7 @@ func (e *Engine) run(ctx context.Context, uid types.UID, due time.Time) (time.Ti
 	if outcome.Timeout && e.stalls.during(result.Start, j.probe.Timeout) {
 		outcome = classify.Outcome{Class: classify.Local, Reason: classify.ReasonLocalCPU}
 	}
+	outcome = e.whose(en, j, outcome)
 	var found accessResult
 	if outcome.Class == classify.Success && j.accessDue {
 		found = e.checkAccess(ctx, j.target, j.probe.Target.Authority())
@@ -92,6 +95,52 @@ func (e *Engine) begin(uid types.UID, cancel context.CancelFunc) (*entry, job, b
 			Timeout: check.Timeout, MaxBody: check.MaxBodyBytes,
 		},
 	}, true
+}
+
+// whose decides whether trouble of our network or resolver is ours. It is not when another proxy was reached since this
+// one's former probe, which had the same trouble: an outage of ours has no successes in between, so none of its failures
+// counts, and a proxy that nothing leads to is found out as soon as others have been probed as often as its threshold says.
+func (e *Engine) whose(en *entry, j job, outcome classify.Outcome) classify.Outcome {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	now, before := e.clock.Now(), en.localTime
+	if en.generation == j.generation {
+		en.localTime = time.Time{}
+	}
+	switch {
+	case outcome.Class == classify.Success:
+		e.reached = now
+		if named(j.target.Address) {
+			e.resolved = now
+		}
+		return outcome
+	case outcome.Class != classify.Local || en.generation != j.generation:
+		return outcome
+	}
+	last := e.reached
+	switch outcome.Reason {
+	case classify.ReasonLocalNetwork:
+	case classify.ReasonLocalResolver:
+		last = e.resolved // that an address is reached says nothing about the resolver
+	default:
+		en.localTime = before // neither one nor the other
+		return outcome
+	}
+	en.localTime = now
+	if before.IsZero() || !last.After(before) {
+		return outcome
+	}
+	return outcome.AgainstProxy()
+}
+
+// named tells whether an address, host:port, has a host name.
+func named(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return false
+	}
+	_, err = netip.ParseAddr(host)
+	return err != nil
 }
 
 // observe feeds the outcome to the target's breaker and the proxy's machine.

@@ -88,6 +88,26 @@ func (e Expect) status(code int) bool {
 	return slices.Contains(e.Statuses, int32(code))
 }
 
+// AgainstProxy is what a failure of our network or resolver means when other proxies were reached in the meantime: then it
+// is not ours. Other outcomes stay as they are.
+func (o Outcome) AgainstProxy() Outcome {
+	switch {
+	case o.Class != Local:
+		return o
+	case o.Reason == ReasonLocalNetwork:
+		return Outcome{
+			Class: Failure, Reason: ReasonConnectionFailed,
+			Message: "There is no way from the operator to the proxy, while other proxies are reached.",
+		}
+	case o.Reason == ReasonLocalResolver:
+		return Outcome{
+			Class: Failure, Reason: ReasonNameNotResolved,
+			Message: "The proxy's host name cannot be resolved, while others can.",
+		}
+	}
+	return o
+}
+
 // Classify decides what a result means.
 func Classify(r probe.Result, expect Expect) Outcome {
 	o := classify(r, expect)
