@@ -32,7 +32,7 @@ func TestManagersRunWithTheirRoles(t *testing.T) {
 	ns := env.Namespace(t)
 	kubelettest.Run(t, env.Config, ns)
 	binary := filepath.Join(t.TempDir(), "egress-proxies-operator")
-	build := exec.Command("go", "build", "-o", binary, "./cmd")
+	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", binary, "./cmd")
 	build.Dir = root(t)
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build: %v\n%s", err, out)

@@ -19,6 +19,9 @@ import (
 	"crawl.example.com/egress-proxies-operator/providers"
 )
 
+// createWindow is how long after an intent its Create may be called.
+const createWindow = 5 * time.Second
+
 // Factory opens classes of type kubernetes.
 type Factory struct{}
 
@@ -35,12 +38,13 @@ var (
 // Type implements providers.Factory.
 func (f *Factory) Type() v1alpha1.ProviderType { return v1alpha1.ProviderKubernetes }
 
-// Timing implements providers.Timed. What the API server has accepted, the next Get sees, so nothing but a call that is
-// still under way can be unknown.
+// Timing implements providers.Timed. What the API server has accepted, the next Get sees. A Create that is still under way
+// when its Proxy is released leaks nothing either: Kubernetes' own garbage collector takes away a pod whose owner is
+// gone, and the name forbids a second pod. So nobody has to wait for it.
 func (f *Factory) Timing() providers.Timing {
 	return providers.Timing{
-		Window:  5 * time.Second,
-		Settle:  45 * time.Second,
+		Window:  createWindow,
+		Settle:  createWindow,
 		Confirm: time.Second,
 	}
 }
