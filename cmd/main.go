@@ -38,7 +38,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	if err := root.ExecuteContext(ctx); err != nil {
-		fmt.Fprintln(stderr, "error:", strings.ReplaceAll(err.Error(), "\n", "; "))
+		_, _ = fmt.Fprintln(stderr, "error:", strings.ReplaceAll(err.Error(), "\n", "; "))
 		return 1
 	}
 	return 0
@@ -69,7 +69,7 @@ func newVersionCommand() *cobra.Command {
 		Use:   "version",
 		Short: "Print the version",
 		Args:  cobra.NoArgs,
-		Run:   func(cmd *cobra.Command, _ []string) { fmt.Fprintln(cmd.OutOrStdout(), version.String()) },
+		Run:   func(cmd *cobra.Command, _ []string) { cmd.Println(version.String()) },
 	}
 }
 

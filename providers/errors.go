@@ -10,21 +10,21 @@ import (
 type Reason string
 
 const (
-	// NotFound: the instance does not exist, for sure.
+	// NotFound says: the instance does not exist, for sure.
 	NotFound Reason = "NotFound"
-	// AlreadyExists: an instance of this name exists and may be ours.
+	// AlreadyExists says: an instance of this name exists and may be ours.
 	AlreadyExists Reason = "AlreadyExists"
-	// Conflict: the name is held by an instance of another owner. It is never deleted.
+	// Conflict says: the name is held by an instance of another owner. It is never deleted.
 	Conflict Reason = "Conflict"
-	// InvalidSpec: it cannot work until the specification changes; Field names the field.
+	// InvalidSpec says: it cannot work until the specification changes; Field names the field.
 	InvalidSpec Reason = "InvalidSpec"
-	// Capacity: quota, stock-out or no space. Waiting helps.
+	// Capacity says: quota, stock-out or no space. Waiting helps.
 	Capacity Reason = "Capacity"
-	// RateLimited: the whole class must slow down.
+	// RateLimited says: the whole class must slow down.
 	RateLimited Reason = "RateLimited"
-	// Auth: the class's credentials do not work.
+	// Auth says: the class's credentials do not work.
 	Auth Reason = "Auth"
-	// Unavailable: everything else. Nothing is known.
+	// Unavailable says: everything else. Nothing is known.
 	Unavailable Reason = "Unavailable"
 )
 
@@ -77,8 +77,7 @@ func ReasonOf(err error) Reason {
 	if err == nil {
 		return ""
 	}
-	var e *Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Reason
 	}
 	return Unavailable
@@ -95,8 +94,7 @@ func IsAlreadyExists(err error) bool { return ReasonOf(err) == AlreadyExists }
 
 // RetryAfterOf is how long the provider asks to wait; 0 when it does not say.
 func RetryAfterOf(err error) time.Duration {
-	var e *Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*Error](err); ok {
 		return e.RetryAfter
 	}
 	return 0
@@ -119,8 +117,8 @@ func StableMessage(err error) string {
 	if err == nil {
 		return ""
 	}
-	var e *Error
-	if !errors.As(err, &e) {
+	e, ok := errors.AsType[*Error](err)
+	if !ok {
 		return fallbackMessage[Unavailable]
 	}
 	message := e.Message

@@ -249,7 +249,8 @@ const (
 // egressIdentity is the key under which cooldowns are shared: proxies with equal identities leave by the same exit.
 func egressIdentity(px *v1alpha1.Proxy, class *v1alpha1.ProviderClass, status *v1alpha1.ProxyStatus) string {
 	if px.Spec.EgressGroup != "" {
-		return identityGroup + px.Spec.EgressGroup
+		// Groups are a namespace's own: another tenant's reports must not cool these proxies.
+		return identityGroup + px.Namespace + "/" + px.Spec.EgressGroup
 	}
 	own := ""
 	if status.Instance != nil && status.Instance.ID != "" {

@@ -290,7 +290,7 @@ func TestEgressIdentity(t *testing.T) {
 		{"machines behind one exit", []func(*v1alpha1.Proxy, *Input){vm, scope(v1alpha1.EgressShared), withIP}, "class:class-1"},
 		{"rotating", []func(*v1alpha1.Proxy, *Input){vm, scope(v1alpha1.EgressRotating), withIP}, "instance:i-1"},
 		{"as the provider manager says", []func(*v1alpha1.Proxy, *Input){func(_ *v1alpha1.Proxy, in *Input) { in.Class.Status.EgressScope = "PerInstance" }}, "instance:i-1"},
-		{"group", []func(*v1alpha1.Proxy, *Input){withIP, func(px *v1alpha1.Proxy, _ *Input) { px.Spec.EgressGroup = "isp" }}, "group:isp"},
+		{"group", []func(*v1alpha1.Proxy, *Input){withIP, func(px *v1alpha1.Proxy, _ *Input) { px.Spec.EgressGroup = "isp" }}, "group:crawl/isp"},
 		{"external and measured", []func(*v1alpha1.Proxy, *Input){external, withIP}, "ip:198.51.100.4"},
 		{"address measured at the previous instance", []func(*v1alpha1.Proxy, *Input){vm, withIP, func(_ *v1alpha1.Proxy, in *Input) { in.Verdict.InstanceID = "i-0" }}, "instance:i-1"},
 		{"class gone, identity per instance", []func(*v1alpha1.Proxy, *Input){withIP, func(px *v1alpha1.Proxy, in *Input) {

@@ -45,7 +45,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "error:", err)
 		os.Exit(1)
 	}
-	defer file.Close()
+	defer func() { _ = file.Close() }()
 	entries, err := readCatalogue(file)
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "error: %s: %v\n", *catalogue, err)
@@ -67,14 +67,14 @@ func report(w io.Writer, entries []entry, passed, failed map[string]string) bool
 	for _, e := range entries {
 		switch {
 		case failed[e.id] != "":
-			fmt.Fprintf(w, "scenario %s fail %s\n", e.id, failed[e.id])
+			_, _ = fmt.Fprintf(w, "scenario %s fail %s\n", e.id, failed[e.id])
 			ok = false
 		case passed[e.id] != "":
-			fmt.Fprintf(w, "scenario %s pass %s\n", e.id, passed[e.id])
+			_, _ = fmt.Fprintf(w, "scenario %s pass %s\n", e.id, passed[e.id])
 		case e.out != "":
-			fmt.Fprintf(w, "scenario %s out %s\n", e.id, e.out)
+			_, _ = fmt.Fprintf(w, "scenario %s out %s\n", e.id, e.out)
 		default:
-			fmt.Fprintf(w, "scenario %s missing: no test proves it and docs/scenarios.md gives no reason\n", e.id)
+			_, _ = fmt.Fprintf(w, "scenario %s missing: no test proves it and docs/scenarios.md gives no reason\n", e.id)
 			ok = false
 		}
 	}

@@ -19,7 +19,6 @@ import (
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
-	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -43,6 +42,7 @@ const (
 	// leaseDuration, RenewDeadline and retryPeriod time the election: a leader that could not renew for RenewDeadline steps
 	// down before another may take over after leaseDuration.
 	leaseDuration = 15 * time.Second
+	// RenewDeadline is how long a leader may go on without having renewed.
 	RenewDeadline = 10 * time.Second
 	retryPeriod   = 2 * time.Second
 	// clientQPS and clientBurst limit calls to the API server. The server's own priority and fairness is what protects
@@ -145,19 +145,19 @@ func New(cfg *rest.Config, role Role, o Options) (manager.Manager, error) {
 		Controller: config.Controller{
 			MaxConcurrentReconciles: workers,
 			ReconciliationTimeout:   reconciliationTimeout,
-			EnableWarmup:            ptr.To(true),
+			EnableWarmup:            new(true),
 			// Tests run several managers of a role in one process.
-			SkipNameValidation: ptr.To(o.SkipNameValidation),
+			SkipNameValidation: new(o.SkipNameValidation),
 		},
 		LeaderElection:                      o.LeaderElect,
 		LeaderElectionResourceLockInterface: lock,
 		LeaderElectionReleaseOnCancel:       true,
-		LeaseDuration:                       ptr.To(leaseDuration),
-		RenewDeadline:                       ptr.To(RenewDeadline),
-		RetryPeriod:                         ptr.To(retryPeriod),
+		LeaseDuration:                       new(leaseDuration),
+		RenewDeadline:                       new(RenewDeadline),
+		RetryPeriod:                         new(retryPeriod),
 		Metrics:                             metricsserver.Options{BindAddress: o.MetricsBindAddress},
 		HealthProbeBindAddress:              o.HealthProbeBindAddress,
-		GracefulShutdownTimeout:             ptr.To(gracefulShutdownTimeout),
+		GracefulShutdownTimeout:             new(gracefulShutdownTimeout),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("make the %s manager: %w", role.Name, err)

@@ -198,8 +198,7 @@ func normalise(err error, method string) error {
 	if err == nil {
 		return nil
 	}
-	var known *providers.Error
-	if errors.As(err, &known) {
+	if known, ok := errors.AsType[*providers.Error](err); ok {
 		if known.Op != "" {
 			return known
 		}

@@ -52,8 +52,7 @@ func register[C prometheus.Collector](registerer prometheus.Registerer, c C, bef
 		return c, before
 	}
 	err := registerer.Register(c)
-	var already prometheus.AlreadyRegisteredError
-	if errors.As(err, &already) {
+	if already, ok := errors.AsType[prometheus.AlreadyRegisteredError](err); ok {
 		if existing, ok := already.ExistingCollector.(C); ok {
 			return existing, nil
 		}

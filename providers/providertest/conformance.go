@@ -352,8 +352,7 @@ func closed(t *testing.T, h Harness) {
 }
 
 func fieldOf(err error) string {
-	var e *providers.Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*providers.Error](err); ok {
 		return e.Field
 	}
 	return ""

@@ -89,7 +89,7 @@ type ProxyTemplateSpec struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100000
 	Capacity *int32 `json:"capacity,omitempty"`
-	// egressGroup names an exit that several proxies share: a cooldown of one counts for all. Default: as the class says.
+	// egressGroup names an exit that several proxies of the namespace share: a cooldown of one counts for all. Default: as the class says.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63

@@ -13,7 +13,7 @@ import (
 )
 
 // object parses a manifest, filling in apiVersion, namespace and a name.
-func object(t *testing.T, env *testenv.Env, namespace, kind, body string) *unstructured.Unstructured {
+func object(t *testing.T, namespace, kind, body string) *unstructured.Unstructured {
 	t.Helper()
 	object := &unstructured.Unstructured{}
 	if err := yaml.Unmarshal([]byte(body), &object.Object); err != nil {
@@ -97,7 +97,7 @@ func TestA43_InvalidObjectsAreRefused(t *testing.T) {
 		{"unknown result", "ProxyLease", `spec: {selector: {}, reports: [{target: a.example, result: slow}]}`, "spec.reports[0].result"},
 	} {
 		t.Run(test.kind+" "+test.name, func(t *testing.T) {
-			err := env.Client.Create(context.Background(), object(t, env, namespace, test.kind, test.body), client.FieldValidation("Strict"))
+			err := env.Client.Create(context.Background(), object(t, namespace, test.kind, test.body), client.FieldValidation("Strict"))
 			if err == nil {
 				t.Fatal("the object was accepted")
 			}
@@ -130,11 +130,11 @@ func TestA43_ImmutableFields(t *testing.T) {
 		{"reports may change", "ProxyLease", `spec: {selector: {}}`, `spec: {selector: {}, reports: [{target: a.example, result: banned}]}`, ""},
 	} {
 		t.Run(test.kind+" "+test.name, func(t *testing.T) {
-			created := object(t, env, namespace, test.kind, test.before)
+			created := object(t, namespace, test.kind, test.before)
 			if err := env.Client.Create(context.Background(), created); err != nil {
 				t.Fatalf("create: %v", err)
 			}
-			changed := object(t, env, namespace, test.kind, test.after)
+			changed := object(t, namespace, test.kind, test.after)
 			changed.SetName(created.GetName())
 			changed.SetGenerateName("")
 			changed.SetResourceVersion(created.GetResourceVersion())
@@ -168,7 +168,7 @@ func TestDefaultsAndSubresources(t *testing.T) {
 		{"ProxyLease", `spec: {selector: {}}`, map[string]any{"spec.mode": "Shared", "spec.onProxyFailure": "Keep"}},
 	} {
 		t.Run(test.kind, func(t *testing.T) {
-			created := object(t, env, namespace, test.kind, test.body)
+			created := object(t, namespace, test.kind, test.body)
 			if err := env.Client.Create(context.Background(), created); err != nil {
 				t.Fatalf("create: %v", err)
 			}

@@ -33,7 +33,7 @@ func held(d *Desired)        { d.Hold = &Finding{v1alpha1.ReasonCloudInitError, 
 func blind(d *Desired)       { d.Blind = &Finding{v1alpha1.ReasonClassNotFound, "no class"} }
 func onDelete(d *Desired)    { d.OnDelete = true }
 
-func inZone(zone string) func(*Desired) { return func(d *Desired) { d.Zone = zone } }
+func inZoneB(d *Desired) { d.Zone = "b" }
 
 func found(state providers.State, change ...func(*providers.Instance)) *Observed {
 	o := &Observed{Found: true, Instance: providers.Instance{
@@ -87,14 +87,14 @@ func TestDecide(t *testing.T) {
 		{"A5 accepted and vanished", wanted(), intended(tableTiming.Settle), absent, RecordMissing, v1alpha1.ReasonCreateVanished},
 		{"A5 vanished, second look", wanted(), with(intended(3*time.Minute), func(r *v1alpha1.Instance) { r.MissingTime = ago(tableTiming.Confirm) }), absent, RecordIntent, v1alpha1.ReasonCreateVanished},
 		{"A5 vanished again and again", wanted(), with(intended(3*time.Minute), func(r *v1alpha1.Instance) { r.MissingTime = ago(time.Minute); r.Attempt = 6 }), absent, Report, v1alpha1.ReasonCreateVanished},
-		{"never create in another place than the intent's", wanted(inZone("b")), with(intended(time.Second), func(r *v1alpha1.Instance) { r.Zone = "a" }), absent, Report, v1alpha1.ReasonCreating},
+		{"never create in another place than the intent's", wanted(inZoneB), with(intended(time.Second), func(r *v1alpha1.Instance) { r.Zone = "a" }), absent, Report, v1alpha1.ReasonCreating},
 
 		// Refusals.
 		{"A30 capacity waits", wanted(), refusedAs(v1alpha1.ReasonWaitingForCapacity, 5*time.Second, 1), absent, Report, v1alpha1.ReasonWaitingForCapacity},
 		{"A30 capacity tries again", wanted(), refusedAs(v1alpha1.ReasonWaitingForCapacity, BackoffMin, 1), absent, RecordIntent, v1alpha1.ReasonWaitingForCapacity},
 		{"A30 capacity backs off", wanted(), refusedAs(v1alpha1.ReasonWaitingForCapacity, time.Minute, 4), absent, Report, v1alpha1.ReasonWaitingForCapacity},
-		{"a place is not left before the attempt has settled", wanted(inZone("b")), refusedAs(v1alpha1.ReasonWaitingForCapacity, time.Minute, 1), absent, Report, v1alpha1.ReasonWaitingForCapacity},
-		{"a place is left after two looks", wanted(inZone("b")), refusedAs(v1alpha1.ReasonWaitingForCapacity, tableTiming.Settle, 1), absent, RecordMissing, v1alpha1.ReasonWaitingForCapacity},
+		{"a place is not left before the attempt has settled", wanted(inZoneB), refusedAs(v1alpha1.ReasonWaitingForCapacity, time.Minute, 1), absent, Report, v1alpha1.ReasonWaitingForCapacity},
+		{"a place is left after two looks", wanted(inZoneB), refusedAs(v1alpha1.ReasonWaitingForCapacity, tableTiming.Settle, 1), absent, RecordMissing, v1alpha1.ReasonWaitingForCapacity},
 		{"A31 an invalid specification waits for a change", wanted(), refusedAs(v1alpha1.ReasonInvalidSpec, time.Hour, 1), absent, Report, v1alpha1.ReasonInvalidSpec},
 		{"A31 a change is tried at once", wanted(), with(refusedAs(v1alpha1.ReasonInvalidSpec, time.Second, 7), func(r *v1alpha1.Instance) { r.DesiredHash = "v1-old" }), absent, RecordIntent, v1alpha1.ReasonInvalidSpec},
 		{"A31 a changed class is tried", wanted(func(d *Desired) { d.ClassGeneration = 2 }), refusedAs(v1alpha1.ReasonInvalidSpec, time.Hour, 1), absent, RecordIntent, v1alpha1.ReasonInvalidSpec},
@@ -125,7 +125,7 @@ func TestDecide(t *testing.T) {
 		{"lost at once backs off", wanted(), with(seen, func(r *v1alpha1.Instance) {
 			r.IntentTime, r.MissingTime, r.Attempt = ago(time.Minute), ago(time.Minute), 4
 		}), absent, Report, v1alpha1.ReasonInstanceLost},
-		{"a place is not left while a late call may come", wanted(inZone("b")), with(seen, func(r *v1alpha1.Instance) { r.IntentTime, r.MissingTime = ago(time.Minute), ago(time.Minute) }), absent, Report, v1alpha1.ReasonInstanceLost},
+		{"a place is not left while a late call may come", wanted(inZoneB), with(seen, func(r *v1alpha1.Instance) { r.IntentTime, r.MissingTime = ago(time.Minute), ago(time.Minute) }), absent, Report, v1alpha1.ReasonInstanceLost},
 
 		// Deletion.
 		{"nothing of ours", wanted(deleting, unfinalized), v1alpha1.Instance{}, nil, Ignore, ""},

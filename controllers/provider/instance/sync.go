@@ -208,10 +208,10 @@ func (r *Reconciler) advance(ctx context.Context, s *subject) (reconcile.Result,
 		if more {
 			continue
 		}
-		result := reconcile.Result{RequeueAfter: a.After, Priority: ptr.To(0)}
+		result := reconcile.Result{RequeueAfter: a.After, Priority: new(0)}
 		if a.Reason == v1alpha1.ReasonRunning {
 			// A look at what runs gives way to everything else.
-			result.Priority = ptr.To(handler.LowPriority)
+			result.Priority = new(handler.LowPriority)
 		}
 		return result, nil
 	}

@@ -24,7 +24,7 @@ type ProxyTemplateSpecApplyConfiguration struct {
 	CredentialsSecretRef *LocalSecretRefApplyConfiguration `json:"credentialsSecretRef,omitempty"`
 	// capacity is the most leases that may hold the proxy at the same time. Unit: leases. Default: unlimited.
 	Capacity *int32 `json:"capacity,omitempty"`
-	// egressGroup names an exit that several proxies share: a cooldown of one counts for all. Default: as the class says.
+	// egressGroup names an exit that several proxies of the namespace share: a cooldown of one counts for all. Default: as the class says.
 	EgressGroup *string `json:"egressGroup,omitempty"`
 	// deletion says how the proxy is taken away; it holds on every path of deletion.
 	Deletion *ProxyDeletionApplyConfiguration `json:"deletion,omitempty"`
