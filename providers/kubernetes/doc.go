@@ -8,5 +8,5 @@
 //
 // What the fields of a Proxy mean here: placement.zone is the node label topology.kubernetes.io/zone; placement.image,
 // placement.machineType and cloudInit are refused, since the class decides what runs beside other people's pods.
-// A rotated password is taken by the next instance: delete the pod, or roll the pool, and the proxy comes back with it.
+// A changed credentials Secret replaces the pod, as a changed port does: the controller counts it into the hash.
 package kubernetes
