@@ -37,6 +37,10 @@ type Behaviour struct {
 	Stop time.Duration
 	// Zones the cloud has; names are unique within one. Empty means a single place without a name.
 	Zones []string
+	// Addresses that every instance has, to lead to something real. Empty means one address of its own in 10.0.0.0/8.
+	Addresses []string
+	// Wakes tells the managers of every accepted Create and Delete, as a watch of instances would; otherwise they poll.
+	Wakes bool
 }
 
 // Call is one entry of the call log.
@@ -223,6 +227,11 @@ func (c *Cloud) Plant(class string, instance providers.Instance) {
 func (c *Cloud) Notify(owner providers.Owner) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.notify(owner)
+}
+
+// notify is Notify with the lock held.
+func (c *Cloud) notify(owner providers.Owner) {
 	for _, events := range c.listeners {
 		select {
 		case events <- event.TypedGenericEvent[providers.Owner]{Object: owner}:
@@ -264,6 +273,14 @@ func (c *Cloud) begin(call Call) (act bool, answer error) {
 func (c *Cloud) settle() {
 	now := c.clock.Now()
 	c.machines = slices.DeleteFunc(c.machines, func(m *machine) bool { return !m.goneAt.IsZero() && !now.Before(m.goneAt) })
+}
+
+// addresses of the instance that is created now. The lock is held.
+func (c *Cloud) addresses() []string {
+	if len(c.behaviour.Addresses) > 0 {
+		return slices.Clone(c.behaviour.Addresses)
+	}
+	return []string{fmt.Sprintf("10.%d.%d.%d", c.sequence>>16&255, c.sequence>>8&255, c.sequence&255)}
 }
 
 func (c *Cloud) id() string { return fmt.Sprintf("incarnation-%d", c.sequence) }

@@ -22,13 +22,15 @@ var (
 	errClosed    = errors.New("the provider is closed")
 )
 
-// Factory opens Providers on a Cloud. It implements providers.Factory and providers.Timed.
+// Factory opens Providers on a Cloud. It implements providers.Factory, providers.Timed and providers.Limited.
 type Factory struct {
 	Cloud *Cloud
 	// ProviderType is what Type answers; empty means kubernetes.
 	ProviderType v1alpha1.ProviderType
 	// Times are what Timing answers; zero fields mean the default.
 	Times providers.Timing
+	// Rate is what Limits answers; zero fields mean the default.
+	Rate providers.Limits
 }
 
 // Type implements providers.Factory.
@@ -41,6 +43,9 @@ func (f *Factory) Type() v1alpha1.ProviderType {
 
 // Timing implements providers.Timed.
 func (f *Factory) Timing() providers.Timing { return f.Times }
+
+// Limits implements providers.Limited.
+func (f *Factory) Limits() providers.Limits { return f.Rate }
 
 // Validate implements providers.Factory.
 func (f *Factory) Validate(*v1alpha1.ProviderClass) field.ErrorList {
@@ -116,13 +121,16 @@ func (p *provider) Create(ctx context.Context, req providers.CreateRequest) (pro
 				ProviderID: fmt.Sprintf("fake://%s/%s", req.Zone, req.Name),
 			},
 			Owner: req.Owner, Hash: req.Hash, CreatedAt: now,
-			Addresses: []string{fmt.Sprintf("10.%d.%d.%d", c.sequence>>16&255, c.sequence>>8&255, c.sequence&255)},
+			Addresses: c.addresses(),
 		},
 		visibleAt: now.Add(c.behaviour.Visible),
 		runsAt:    now.Add(max(c.behaviour.Start, c.behaviour.Visible)),
 		receipt:   receipt,
 		request:   req,
 	})
+	if c.behaviour.Wakes {
+		c.notify(req.Owner)
+	}
 	if answer != nil {
 		return providers.Receipt{}, answer
 	}
@@ -168,6 +176,9 @@ func (p *provider) Delete(ctx context.Context, ref providers.Ref) error {
 		found = true
 		if m.goneAt.IsZero() {
 			m.goneAt = c.clock.Now().Add(c.behaviour.Stop)
+			if c.behaviour.Wakes {
+				c.notify(m.instance.Owner)
+			}
 		}
 	}
 	c.settle()
