@@ -90,9 +90,7 @@ func (c *composer) setHealth() {
 	switch {
 	case c.in.Problem != nil:
 		reason, message = c.in.Problem.Reason, c.in.Problem.Message
-	case endpointHost(instance) == "":
-		message = "There is no instance to probe."
-	case verdict == nil:
+	case endpointHost(instance) == "", verdict == nil:
 	case verdict.InstanceID != instance.ID:
 		// A result of the previous instance says nothing about this one.
 		reason, message = v1alpha1.ReasonInstanceChanged, "The instance is new and was not probed yet."
@@ -158,8 +156,8 @@ func (c *composer) setReady() {
 		no(v1alpha1.ReasonWaitingForProviderManager, fmt.Sprintf("No provider manager for ProviderClass %s is at work.", c.px.Spec.Provider))
 	case c.acceptance.status != metav1.ConditionTrue:
 		no(v1alpha1.ReasonNotAccepted, c.acceptance.message)
-	case provisioned.Status == metav1.ConditionUnknown:
-		no(v1alpha1.ReasonNotProvisioned, "The provider manager has not started yet.")
+	case provisioned.Status != metav1.ConditionTrue && underWay(provisioned.Reason):
+		no(v1alpha1.ReasonNotProvisioned, "The instance is on its way; the condition Provisioned says how far.")
 	case provisioned.Status != metav1.ConditionTrue:
 		no(v1alpha1.ReasonNotProvisioned, provisioned.Reason+": "+provisioned.Message)
 	case healthy.Status == metav1.ConditionUnknown:
@@ -169,6 +167,16 @@ func (c *composer) setReady() {
 	default:
 		c.set(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonReady, c.leasingMessage())
 	}
+}
+
+// underWay tells whether a reason of Provisioned is a step that every instance goes through, or none yet. Ready does not
+// repeat those: each would be a write.
+func underWay(reason string) bool {
+	switch reason {
+	case "", v1alpha1.ReasonPending, v1alpha1.ReasonCreating, v1alpha1.ReasonStarting:
+		return true
+	}
+	return false
 }
 
 // deletionMessage says what a deletion waits for, with the way out.

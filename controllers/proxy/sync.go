@@ -83,6 +83,9 @@ func (r *Reconciler) sync(ctx context.Context, px *v1alpha1.Proxy) (reconcile.Re
 	}
 	before := px.Status.DeepCopy()
 	desired := Compose(px, in)
+	if hold := awaitVerdict(px, &desired, in); hold > 0 {
+		return reconcile.Result{RequeueAfter: hold}, nil
+	}
 	if err := statusapply.Proxy(ctx, r.Client, v1alpha1.ManagerCore, px, &desired); err != nil {
 		return reconcile.Result{}, err
 	}

@@ -35,6 +35,8 @@ type Behaviour struct {
 	Start time.Duration
 	// Stop is how long an instance takes from Delete until it is gone.
 	Stop time.Duration
+	// Operations makes Create answer with an operation, as clouds do that explain later why nothing came of it.
+	Operations bool
 	// Zones the cloud has; names are unique within one. Empty means a single place without a name.
 	Zones []string
 	// Addresses that every instance has, to lead to something real. Empty means one address of its own in 10.0.0.0/8.

@@ -107,7 +107,10 @@ func (p *provider) Create(ctx context.Context, req providers.CreateRequest) (pro
 		return m.receipt, providers.NewError(providers.AlreadyExists, "create instance", "", nil)
 	}
 	c.sequence++
-	receipt := providers.Receipt{Operation: "operation-" + strconv.Itoa(c.sequence)}
+	receipt := providers.Receipt{}
+	if c.behaviour.Operations {
+		receipt.Operation = "operation-" + strconv.Itoa(c.sequence)
+	}
 	if c.vanish > 0 {
 		c.vanish--
 		return receipt, answer

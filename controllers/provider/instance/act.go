@@ -68,6 +68,7 @@ func (r *Reconciler) report(ctx context.Context, s *subject, a *Action, record v
 	}
 	if a.Reason == v1alpha1.ReasonRunning || d.Hold != nil {
 		r.creates.free(s.key)
+		r.accepted.forget(s.key)
 	}
 	if d.Hold != nil || a.Reason == v1alpha1.ReasonRunning && !providers.HashDiffers(record.Hash, d.Hash) {
 		r.replacements.free(s.key)
@@ -94,6 +95,11 @@ func (r *Reconciler) create(ctx context.Context, s *subject, a *Action, record v
 		Credentials: s.credentials,
 	})
 	next := recordCreated(s.desired, record, receipt, err, r.Clock.Now())
+	if onlySubmitted(record, next) {
+		// Nobody but this controller reads that, so it is kept until there is more to write.
+		r.accepted.note(s.px, next)
+		return nil
+	}
 	outcome := *a
 	if refused(next) {
 		outcome.Reason, outcome.Message = next.State, next.Message

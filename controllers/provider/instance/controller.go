@@ -86,6 +86,7 @@ type Reconciler struct {
 	// creates and replacements bound what is under way at once in a class.
 	creates, replacements *budget
 	lost                  *lostProxies
+	accepted              *acceptedAttempts
 }
 
 // NewReconciler makes a Reconciler that reads and writes with c. reader must not be a cache.
@@ -97,7 +98,7 @@ func NewReconciler(c client.Client, reader client.Reader, recorder events.EventR
 		kind:      factory.Type(),
 		manager:   v1alpha1.ManagerProvider(factory.Type()),
 		finalizer: v1alpha1.FinalizerInstance(factory.Type()),
-		creates:   newBudget(), replacements: newBudget(), lost: newLostProxies(),
+		creates:   newBudget(), replacements: newBudget(), lost: newLostProxies(), accepted: newAcceptedAttempts(),
 	}
 }
 
@@ -261,4 +262,5 @@ func beingReplaced(px *v1alpha1.Proxy) bool {
 func (r *Reconciler) release(key types.NamespacedName) {
 	r.creates.free(key)
 	r.replacements.free(key)
+	r.accepted.forget(key)
 }

@@ -48,18 +48,25 @@ type subject struct {
 	cloudInit  bool
 	unresolved *Finding
 	observed   *Observed
+	// accepted is the attempt that the provider accepted and whose record does not say so yet.
+	accepted attempt
 }
 
 // Reconcile brings one Proxy a step further.
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	again := r.clearLost(ctx, req.NamespacedName)
 	px := &v1alpha1.Proxy{}
-	if err := r.Client.Get(ctx, req.NamespacedName, px); err != nil {
-		if apierrors.IsNotFound(err) {
-			r.release(req.NamespacedName)
-			return reconcile.Result{RequeueAfter: again}, nil
-		}
+	err := r.Client.Get(ctx, req.NamespacedName, px)
+	if client.IgnoreNotFound(err) != nil {
 		return reconcile.Result{}, fmt.Errorf("read Proxy %s: %w", req, err)
+	}
+	if before := r.accepted.of(req.NamespacedName).proxy; before != nil && before.UID != px.UID && r.lost.note(before) {
+		r.accepted.forget(req.NamespacedName)
+		again = conflictRetry
+	}
+	if err != nil {
+		r.release(req.NamespacedName)
+		return reconcile.Result{RequeueAfter: again}, nil
 	}
 	s, err := r.gather(ctx, px)
 	if s == nil || err != nil {
@@ -115,8 +122,9 @@ func (r *Reconciler) gather(ctx context.Context, px *v1alpha1.Proxy) (*subject, 
 }
 
 func (r *Reconciler) newSubject(px *v1alpha1.Proxy) *subject {
+	key := client.ObjectKeyFromObject(px)
 	return &subject{
-		key: client.ObjectKeyFromObject(px), px: px, name: providers.InstanceName(r.ClusterID, px.Name, px.UID),
+		key: key, px: px, name: providers.InstanceName(r.ClusterID, px.Name, px.UID), accepted: r.accepted.of(key),
 		desired: Desired{
 			UID:       px.UID,
 			Port:      px.Spec.Port,
@@ -255,12 +263,12 @@ func provisionedReason(px *v1alpha1.Proxy) string {
 	return ""
 }
 
-// record is what is stored of the instance.
+// record is what is stored of the instance, and what this process knows of it besides.
 func (s *subject) record() v1alpha1.Instance {
 	if s.px.Status.Instance == nil {
 		return v1alpha1.Instance{}
 	}
-	return *s.px.Status.Instance
+	return s.accepted.addTo(s.px.UID, *s.px.Status.Instance)
 }
 
 // ref finds the instance in any incarnation.
@@ -286,6 +294,12 @@ func (r *Reconciler) look(ctx context.Context, s *subject) {
 	}
 }
 
+// silent are the reasons of Provisioned that every instance goes through; the condition tells them, and an event for each
+// would double the writes of a start.
+var silent = map[string]bool{
+	v1alpha1.ReasonPending: true, v1alpha1.ReasonCreating: true, v1alpha1.ReasonStarting: true,
+}
+
 // warnings are the reasons of Provisioned that are worth a Warning event.
 var warnings = map[string]bool{
 	v1alpha1.ReasonWaitingForCapacity: true, v1alpha1.ReasonInvalidSpec: true, v1alpha1.ReasonAuthFailed: true,
@@ -306,7 +320,7 @@ func (r *Reconciler) write(ctx context.Context, s *subject, a Action, record v1a
 	if err := statusapply.Proxy(ctx, r.Client, r.manager, s.px, &next); err != nil {
 		return err
 	}
-	if after := provisionedReason(s.px); after != before && after != "" {
+	if after := provisionedReason(s.px); after != before && after != "" && !silent[after] {
 		kind := corev1.EventTypeNormal
 		if warnings[after] {
 			kind = corev1.EventTypeWarning
