@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -109,8 +110,11 @@ func Provider(t v1alpha1.ProviderType) Role {
 	return role
 }
 
-// ElectionID is the name of the Lease by which the role's leader is elected.
-func (r Role) ElectionID() string { return r.Name + ".egress.crawl.example.com" }
+// ElectionID is the name of the Lease by which the role's leader is elected. The slash of a third-party type, which no
+// object's name may have, becomes a dash as in its finalizer.
+func (r Role) ElectionID() string {
+	return strings.ReplaceAll(r.Name, "/", "-") + ".egress.crawl.example.com"
+}
 
 // New makes the manager of a role.
 func New(cfg *rest.Config, role Role, o Options) (manager.Manager, error) {
