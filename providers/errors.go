@@ -83,7 +83,8 @@ func ReasonOf(err error) Reason {
 	return Unavailable
 }
 
-// ErrBreakerOpen is wrapped by the Unavailable error of a call that was not made because the class's breaker is open.
+// ErrBreakerOpen is wrapped by the error of a call that was not made because the class's breaker is open. That error has
+// the reason and the message of the failure that opened it, Unavailable or Auth, so that conditions stay as they are.
 var ErrBreakerOpen = errors.New("the breaker of the class is open")
 
 // IsNotFound tells whether the instance is known not to exist.

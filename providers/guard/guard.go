@@ -1,14 +1,17 @@
 // Package guard puts around any Provider what none of them should do itself: a timeout for each call, a rate limit and a
-// circuit breaker for the class, metrics, spans, and the translation of stray errors into the taxonomy.
+// circuit breaker for the class, metrics, spans, and the translation of stray errors and of panics into the taxonomy.
 //
 // The breaker and the limit belong to the class and not to the Proxy, so that five hundred Proxies behind a dead
-// provider make one call now and then instead of five hundred ladders of retries.
+// provider make one call now and then instead of five hundred ladders of retries. They are those of one generation of the
+// class: a changed specification, with mended credentials for instance, starts with new ones.
 package guard
 
 import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"runtime/debug"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -32,6 +35,9 @@ const (
 	DefaultListTimeout   = 90 * time.Second
 )
 
+// fairTime is how long a provider must have had for an answer before a deadline of the caller's own counts against it.
+const fairTime = 3 * time.Second
+
 // scope is the instrumentation scope of the spans.
 const scope = "crawl.example.com/egress-proxies-operator/providers/guard"
 
@@ -49,12 +55,15 @@ type Options struct {
 
 // Wrap puts the guard around p. The result is as safe for concurrent use as p is.
 func Wrap(p providers.Provider, o Options) providers.Provider {
-	return &guard{
+	g := &guard{
 		inner:   p,
 		options: o,
 		breaker: newBreaker(o.Clock),
 		limiter: newLimiter(o.Clock, o.Limits),
+		places:  &places{clock: o.Clock, gap: gap(o.Limits)},
 	}
+	g.series = o.Metrics.open(o)
+	return g
 }
 
 type guard struct {
@@ -62,19 +71,26 @@ type guard struct {
 	options Options
 	breaker *breaker
 	limiter *limiter
+	places  *places
+	series  *series
 }
+
+// Unwrap implements providers.Wrapper: optional interfaces of the provider are found through the guard.
+func (g *guard) Unwrap() providers.Provider { return g.inner }
 
 // Check implements providers.Provider.
 func (g *guard) Check(ctx context.Context) error {
-	return g.call(ctx, "Check", DefaultCheckTimeout, "", g.inner.Check)
+	return g.call(ctx, methodCheck, DefaultCheckTimeout, "", g.inner.Check)
 }
 
 // ValidateSpec implements providers.Provider.
-func (g *guard) ValidateSpec(spec *v1alpha1.ProxySpec) error { return g.inner.ValidateSpec(spec) }
+func (g *guard) ValidateSpec(spec *v1alpha1.ProxySpec) error {
+	return g.recovered(context.Background(), "ValidateSpec", func(context.Context) error { return g.inner.ValidateSpec(spec) })
+}
 
 // Create implements providers.Provider.
 func (g *guard) Create(ctx context.Context, req providers.CreateRequest) (receipt providers.Receipt, err error) {
-	err = g.call(ctx, "Create", DefaultCreateTimeout, req.Name, func(ctx context.Context) (err error) {
+	err = g.call(ctx, methodCreate, DefaultCreateTimeout, req.Name, func(ctx context.Context) (err error) {
 		receipt, err = g.inner.Create(ctx, req)
 		return err
 	})
@@ -83,7 +99,7 @@ func (g *guard) Create(ctx context.Context, req providers.CreateRequest) (receip
 
 // Get implements providers.Provider.
 func (g *guard) Get(ctx context.Context, ref providers.Ref) (instance providers.Instance, err error) {
-	err = g.call(ctx, "Get", DefaultGetTimeout, ref.Name, func(ctx context.Context) (err error) {
+	err = g.call(ctx, methodGet, DefaultGetTimeout, ref.Name, func(ctx context.Context) (err error) {
 		instance, err = g.inner.Get(ctx, ref)
 		return err
 	})
@@ -92,14 +108,14 @@ func (g *guard) Get(ctx context.Context, ref providers.Ref) (instance providers.
 
 // Delete implements providers.Provider.
 func (g *guard) Delete(ctx context.Context, ref providers.Ref) error {
-	return g.call(ctx, "Delete", DefaultDeleteTimeout, ref.Name, func(ctx context.Context) error {
+	return g.call(ctx, methodDelete, DefaultDeleteTimeout, ref.Name, func(ctx context.Context) error {
 		return g.inner.Delete(ctx, ref)
 	})
 }
 
 // List implements providers.Provider.
 func (g *guard) List(ctx context.Context) (instances []providers.Instance, err error) {
-	err = g.call(ctx, "List", DefaultListTimeout, "", func(ctx context.Context) (err error) {
+	err = g.call(ctx, methodList, DefaultListTimeout, "", func(ctx context.Context) (err error) {
 		instances, err = g.inner.List(ctx)
 		return err
 	})
@@ -111,14 +127,18 @@ func (g *guard) List(ctx context.Context) (instances []providers.Instance, err e
 }
 
 // Place implements providers.Provider.
-func (g *guard) Place(spec *v1alpha1.ProxySpec, tried []string) (string, error) {
-	return g.inner.Place(spec, tried)
+func (g *guard) Place(spec *v1alpha1.ProxySpec, tried []string) (place string, err error) {
+	err = g.recovered(context.Background(), "Place", func(context.Context) (err error) {
+		place, err = g.inner.Place(spec, tried)
+		return err
+	})
+	return place, err
 }
 
 // Close implements providers.Provider.
 func (g *guard) Close() error {
-	g.options.Metrics.forget(g.options)
-	return g.inner.Close()
+	g.series.close()
+	return g.recovered(context.Background(), "Close", func(context.Context) error { return g.inner.Close() })
 }
 
 // call makes one call with everything around it. instance is the name it is about, for the span; "" for none.
@@ -133,30 +153,19 @@ func (g *guard) call(ctx context.Context, method string, timeout time.Duration, 
 	defer span.End()
 
 	if err := g.admit(ctx, method); err != nil {
-		g.options.Metrics.rejected(g.options, method, err)
+		g.series.refused(method, err)
 		span.SetStatus(codes.Error, err.Error())
 		return err
 	}
 	start := g.options.Clock.Now()
 	bounded, cancel := context.WithTimeout(ctx, timeout)
-	raw := do(bounded)
+	raw := g.recovered(bounded, method, do)
 	cancel()
+	took := g.options.Clock.Since(start)
 	err := normalise(raw, method)
+	g.judge(ctx, method, err, took)
 	reason := providers.ReasonOf(err)
-
-	switch {
-	case ctx.Err() != nil && reason == providers.Unavailable:
-		// The caller gave up, which says nothing about the provider.
-		g.breaker.forgive()
-	case reason == providers.Unavailable || reason == providers.Auth:
-		g.breaker.failure()
-	default:
-		g.breaker.success()
-	}
-	if reason == providers.RateLimited {
-		g.limiter.pause(providers.RetryAfterOf(err))
-	}
-	g.options.Metrics.called(g.options, method, reason, g.options.Clock.Since(start), g.breaker.isOpen())
+	g.series.called(method, reason, took, g.breaker.isOpen())
 	if reason != "" {
 		span.SetAttributes(attribute.String("provider.reason", string(reason)))
 	}
@@ -168,20 +177,57 @@ func (g *guard) call(ctx context.Context, method string, timeout time.Duration, 
 	return err
 }
 
+// judge tells the breaker and the limiter what came of a call.
+func (g *guard) judge(ctx context.Context, method string, err error, took time.Duration) {
+	check := method == methodCheck
+	var known *providers.Error
+	switch reason := providers.ReasonOf(err); {
+	case reason == providers.Unavailable && ctx.Err() != nil && (took < fairTime || errors.Is(ctx.Err(), context.Canceled)):
+		// The caller gave up, which says nothing about the provider.
+		g.breaker.forgive(check)
+	case (reason == providers.Unavailable || reason == providers.Auth) && errors.As(err, &known):
+		g.breaker.failure(known, check)
+	default:
+		g.breaker.success()
+		if reason == providers.RateLimited {
+			g.limiter.pause(providers.RetryAfterOf(err))
+		}
+	}
+}
+
 // admit is the breaker's and the limiter's say before a call.
 func (g *guard) admit(ctx context.Context, method string) error {
-	if wait, ok := g.breaker.allow(); !ok {
-		return &providers.Error{Reason: providers.Unavailable, Op: opOf(method), RetryAfter: wait, Err: providers.ErrBreakerOpen,
-			Message: "the provider failed repeatedly and is left alone for a while"}
+	check := method == methodCheck
+	if !check {
+		if until, cause := g.breaker.allow(); cause != nil {
+			return &providers.Error{Reason: cause.Reason, Op: opOf(method), Message: cause.Message,
+				RetryAfter: g.places.next(until), Err: providers.ErrBreakerOpen}
+		}
 	}
-	wait, err := g.limiter.wait(ctx)
+	until, err := g.limiter.wait(ctx)
 	if err != nil {
 		// The place that the breaker gave was not used.
-		g.breaker.forgive()
-		return &providers.Error{Reason: providers.RateLimited, Op: opOf(method), RetryAfter: wait, Err: err,
+		g.breaker.forgive(check)
+		return &providers.Error{Reason: providers.RateLimited, Op: opOf(method), RetryAfter: g.places.next(until), Err: err,
 			Message: "the class has used up its rate of calls"}
 	}
 	return nil
+}
+
+// recovered calls do and makes a panic an error: one provider's mistake must not end the manager, which serves all
+// classes of the type.
+func (g *guard) recovered(ctx context.Context, method string, do func(context.Context) error) (err error) {
+	defer func() {
+		cause := recover()
+		if cause == nil {
+			return
+		}
+		g.series.panicked(method)
+		raw := fmt.Errorf("panic: %v", cause)
+		g.logger(ctx).Error(raw, "The provider panicked", "method", method, "stack", string(debug.Stack()))
+		err = providers.NewError(providers.Unavailable, opOf(method), "the provider failed unexpectedly; the log of its manager has the details", raw)
+	}()
+	return do(ctx)
 }
 
 func (g *guard) logger(ctx context.Context) logr.Logger {
@@ -213,8 +259,18 @@ func normalise(err error, method string) error {
 	return providers.NewError(providers.Unavailable, opOf(method), message, err)
 }
 
+// Methods that call the provider, as metrics and spans name them.
+const (
+	methodCheck  = "Check"
+	methodCreate = "Create"
+	methodGet    = "Get"
+	methodDelete = "Delete"
+	methodList   = "List"
+)
+
 var operations = map[string]string{
-	"Check": "check the class", "Create": "create instance", "Get": "get instance", "Delete": "delete instance", "List": "list instances",
+	methodCheck: "check the class", methodCreate: "create instance", methodGet: "get instance", methodDelete: "delete instance",
+	methodList: "list instances",
 }
 
 func opOf(method string) string { return cmp.Or(operations[method], method) }

@@ -60,7 +60,7 @@ func TestBreaker_OpensAfterFailuresInARow(t *testing.T) {
 				}
 			}
 			_, err := p.Get(t.Context(), ref)
-			if !errors.Is(err, providers.ErrBreakerOpen) || providers.ReasonOf(err) != providers.Unavailable || providers.RetryAfterOf(err) != guard.BreakerOpenFor {
+			if !errors.Is(err, providers.ErrBreakerOpen) || providers.RetryAfterOf(err) != guard.BreakerOpenFor {
 				t.Fatalf("got %v after %v, want an open breaker for %v", err, providers.RetryAfterOf(err), guard.BreakerOpenFor)
 			}
 			if n := cloud.Count(fake.MethodGet); n != guard.BreakerThreshold {

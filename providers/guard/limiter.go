@@ -38,33 +38,38 @@ func newLimiter(c clock.WithTicker, l providers.Limits) *limiter {
 		rate.Limit(cmp.Or(l.CallsPerSecond, providers.DefaultCallsPerSecond)), cmp.Or(l.Burst, providers.DefaultBurst))}
 }
 
-// wait returns when the call may be made, or an error and how long to stay away.
-func (l *limiter) wait(ctx context.Context) (time.Duration, error) {
+// wait returns when the call may be made, or an error and when to ask again.
+func (l *limiter) wait(ctx context.Context) (time.Time, error) {
 	now := l.clock.Now()
 	l.mu.Lock()
-	pause := l.paused.Sub(now)
+	paused := l.paused
 	l.mu.Unlock()
-	if pause > 0 {
-		return pause, errThrottled
+	if paused.After(now) {
+		return paused, errThrottled
 	}
 	reservation := l.bucket.ReserveN(now, 1)
 	delay := reservation.DelayFrom(now)
 	if delay <= 0 {
-		return 0, nil
+		return now, nil
 	}
 	if delay > maxLimiterWait {
 		reservation.CancelAt(now)
-		return delay, errThrottled
+		return now.Add(delay), errThrottled
 	}
 	timer := l.clock.NewTimer(delay)
 	defer timer.Stop()
 	select {
 	case <-timer.C():
-		return 0, nil
+		return now, nil
 	case <-ctx.Done():
 		reservation.CancelAt(l.clock.Now())
-		return delay, ctx.Err()
+		return now.Add(delay), ctx.Err()
 	}
+}
+
+// gap is the time between two calls at the limit's rate.
+func gap(l providers.Limits) time.Duration {
+	return time.Duration(float64(time.Second) / cmp.Or(l.CallsPerSecond, providers.DefaultCallsPerSecond))
 }
 
 // pause stops the class for as long as the provider asks; 0 means the default.

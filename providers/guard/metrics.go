@@ -2,6 +2,7 @@ package guard
 
 import (
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -13,7 +14,12 @@ import (
 type Metrics struct {
 	duration *prometheus.HistogramVec
 	refused  *prometheus.CounterVec
-	open     *prometheus.GaugeVec
+	panics   *prometheus.CounterVec
+	breaker  *prometheus.GaugeVec
+
+	mu sync.Mutex
+	// guards is how many of each class are open. When a class changes there are two for a moment.
+	guards map[string]int
 }
 
 // callBuckets reach from an answer of a local API to the longest timeout, in seconds.
@@ -32,15 +38,21 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 			Name: "proxy_operator_provider_calls_refused_total",
 			Help: "Calls to providers that were not made. cause is breaker or rate.",
 		}, []string{"type", "class", "method", "cause"}),
-		open: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		panics: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "proxy_operator_provider_panics_total",
+			Help: "Calls to providers that ended in a panic. Anything but 0 is a bug of the provider.",
+		}, []string{"type", "class", "method"}),
+		breaker: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "proxy_operator_provider_breaker_open",
 			Help: "1 while the circuit breaker of the class is open or half open, else 0.",
 		}, []string{"type", "class"}),
+		guards: map[string]int{},
 	}
 	var err error
 	m.duration, err = register(registerer, m.duration, err)
 	m.refused, err = register(registerer, m.refused, err)
-	m.open, err = register(registerer, m.open, err)
+	m.panics, err = register(registerer, m.panics, err)
+	m.breaker, err = register(registerer, m.breaker, err)
 	if err != nil {
 		return nil, err
 	}
@@ -60,33 +72,81 @@ func register[C prometheus.Collector](registerer prometheus.Registerer, c C, bef
 	return c, err
 }
 
-func (m *Metrics) called(o Options, method string, reason providers.Reason, took time.Duration, open bool) {
-	if m == nil {
-		return
-	}
-	m.duration.WithLabelValues(string(o.Type), o.Class, method, string(reason)).Observe(took.Seconds())
-	value := 0.0
-	if open {
-		value = 1
-	}
-	m.open.WithLabelValues(string(o.Type), o.Class).Set(value)
+// series are those of one guard. A nil *series counts nothing.
+type series struct {
+	*Metrics
+	kind, class string
+	closed      bool // guarded by Metrics.mu
 }
 
-func (m *Metrics) rejected(o Options, method string, err error) {
+// open starts the series of a class, or goes on with those of the guard that is replaced.
+func (m *Metrics) open(o Options) *series {
 	if m == nil {
+		return nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := &series{Metrics: m, kind: string(o.Type), class: o.Class}
+	m.guards[s.key()]++
+	m.breaker.WithLabelValues(s.kind, s.class).Set(0)
+	return s
+}
+
+// close ends the series with the last guard of the class, so that a class that is gone leaves none behind.
+func (s *series) close() {
+	if s == nil {
 		return
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return
+	}
+	s.closed = true
+	if s.guards[s.key()]--; s.guards[s.key()] > 0 {
+		return
+	}
+	delete(s.guards, s.key())
+	mine := prometheus.Labels{"type": s.kind, "class": s.class}
+	s.duration.DeletePartialMatch(mine)
+	s.Metrics.refused.DeletePartialMatch(mine)
+	s.panics.DeletePartialMatch(mine)
+	s.breaker.DeletePartialMatch(mine)
+}
+
+func (s *series) key() string { return s.kind + "/" + s.class }
+
+// count runs f unless the guard is closed: a call that ends late must not bring the series of a class back.
+func (s *series) count(f func()) {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.closed {
+		f()
+	}
+}
+
+func (s *series) called(method string, reason providers.Reason, took time.Duration, open bool) {
+	s.count(func() {
+		s.duration.WithLabelValues(s.kind, s.class, method, string(reason)).Observe(took.Seconds())
+		value := 0.0
+		if open {
+			value = 1
+		}
+		s.breaker.WithLabelValues(s.kind, s.class).Set(value)
+	})
+}
+
+func (s *series) refused(method string, err error) {
 	cause := "rate"
 	if errors.Is(err, providers.ErrBreakerOpen) {
 		cause = "breaker"
 	}
-	m.refused.WithLabelValues(string(o.Type), o.Class, method, cause).Inc()
+	s.count(func() { s.Metrics.refused.WithLabelValues(s.kind, s.class, method, cause).Inc() })
 }
 
-// forget drops what is true only while the class is open; the counts stay.
-func (m *Metrics) forget(o Options) {
-	if m == nil {
-		return
-	}
-	m.open.DeleteLabelValues(string(o.Type), o.Class)
+func (s *series) panicked(method string) {
+	s.count(func() { s.panics.WithLabelValues(s.kind, s.class, method).Inc() })
 }
