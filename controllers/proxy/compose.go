@@ -219,7 +219,7 @@ func (c *composer) phase() v1alpha1.ProxyPhase {
 	case c.acceptance.status != metav1.ConditionTrue:
 		return v1alpha1.PhasePending
 	case provisioned.Status != metav1.ConditionTrue:
-		return unprovisionedPhase(provisioned.Reason)
+		return c.unprovisionedPhase(provisioned.Reason)
 	case len(c.px.Spec.DrainRequests) > 0:
 		return v1alpha1.PhaseDraining
 	}
@@ -235,15 +235,14 @@ func (c *composer) phase() v1alpha1.ProxyPhase {
 	return v1alpha1.PhaseProvisioning
 }
 
-func unprovisionedPhase(reason string) v1alpha1.ProxyPhase {
-	switch reason {
-	case v1alpha1.ReasonInvalidSpec, v1alpha1.ReasonNameCollision:
+func (c *composer) unprovisionedPhase(reason string) v1alpha1.ProxyPhase {
+	switch upToDate := c.get(v1alpha1.ConditionUpToDate); {
+	case reason == v1alpha1.ReasonInvalidSpec, reason == v1alpha1.ReasonNameCollision:
 		return v1alpha1.PhaseFailed
-	case v1alpha1.ReasonReplacing, v1alpha1.ReasonDeleting:
+	case reason == v1alpha1.ReasonReplacing, upToDate.Status == metav1.ConditionFalse && upToDate.Reason == v1alpha1.ReasonSpecChanged:
 		return v1alpha1.PhaseReplacing
-	default:
-		return v1alpha1.PhaseProvisioning
 	}
+	return v1alpha1.PhaseProvisioning
 }
 
 // Prefixes of status.egressIdentity, which say what the rest of it is.

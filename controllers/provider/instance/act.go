@@ -70,7 +70,8 @@ func (r *Reconciler) report(ctx context.Context, s *subject, a *Action, record v
 		r.creates.free(s.key)
 		r.accepted.forget(s.key)
 	}
-	if d.Hold != nil || a.Reason == v1alpha1.ReasonRunning && !providers.HashDiffers(record.Hash, d.Hash) {
+	if a.Reason == v1alpha1.ReasonRunning && (d.Hold != nil || d.OnDelete || !providers.HashDiffers(record.Hash, d.Hash)) {
+		// It is not down any more, or was never taken down.
 		r.replacements.free(s.key)
 	}
 	if o != nil && o.Err != nil && a.After == 0 {
@@ -125,9 +126,9 @@ func (r *Reconciler) create(ctx context.Context, s *subject, a *Action, record v
 func (r *Reconciler) delete(ctx context.Context, s *subject, a *Action, record v1alpha1.Instance) error {
 	seen := recordFound(s.desired, record, s.observed.Instance, r.Clock.Now())
 	if a.Reason == v1alpha1.ReasonProvisionTimeout {
-		// What does not come up in its time must not keep its place: a few such Proxies would hold up the whole class.
+		// What does not come up in its time must not keep its place: a few such Proxies would hold up the whole class. Among
+		// the replacements it does keep it: user data that no machine starts with must not take the rest of a fleet down.
 		r.creates.free(s.key)
-		r.replacements.free(s.key)
 	}
 	err := s.provider.Delete(ctx, s.observed.Instance.Ref)
 	if err == nil || providers.IsNotFound(err) {

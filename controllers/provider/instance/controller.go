@@ -21,6 +21,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
@@ -249,13 +250,13 @@ func beingCreated(px *v1alpha1.Proxy) bool {
 		!meta.IsStatusConditionTrue(px.Status.Conditions, v1alpha1.ConditionProvisioned)
 }
 
-// beingReplaced tells whether the instance of a Proxy is being deleted to be made anew.
+// beingReplaced tells whether the instance of a Proxy was taken away to be made anew from a changed specification and does
+// not run again yet.
 func beingReplaced(px *v1alpha1.Proxy) bool {
-	switch provisionedReason(px) {
-	case v1alpha1.ReasonReplacing, v1alpha1.ReasonSpecChanged:
-		return px.DeletionTimestamp.IsZero()
-	}
-	return false
+	upToDate := meta.FindStatusCondition(px.Status.Conditions, v1alpha1.ConditionUpToDate)
+	return upToDate != nil && upToDate.Status == metav1.ConditionFalse && upToDate.Reason == v1alpha1.ReasonSpecChanged &&
+		!meta.IsStatusConditionTrue(px.Status.Conditions, v1alpha1.ConditionProvisioned) &&
+		px.Spec.ReplacePolicy != v1alpha1.ReplaceOnDelete && px.DeletionTimestamp.IsZero()
 }
 
 // release gives back what a Proxy holds in memory.

@@ -93,7 +93,17 @@ func (c composition) provisioned(status *v1alpha1.ProxyStatus) {
 
 func (c composition) upToDate(status *v1alpha1.ProxyStatus) {
 	kind, hold := v1alpha1.ConditionUpToDate, c.desired.Hold
+	outdated := false
+	if now := meta.FindStatusCondition(status.Conditions, kind); now != nil {
+		outdated = now.Status == metav1.ConditionFalse && now.Reason == v1alpha1.ReasonSpecChanged
+	}
+	replaced := func() {
+		c.set(status, kind, metav1.ConditionFalse, v1alpha1.ReasonSpecChanged, "the specification or its user data changed and the instance is replaced")
+	}
 	switch {
+	case outdated && c.action.Reason != v1alpha1.ReasonRunning && !c.desired.OnDelete:
+		// A replacement is over when the new instance runs. Until then this is how a restarted manager knows of it.
+		replaced()
 	case c.instance.ID == "":
 		meta.RemoveStatusCondition(&status.Conditions, kind)
 	case hold != nil && hold.Reason == v1alpha1.ReasonInvalidSpec:
@@ -102,14 +112,12 @@ func (c composition) upToDate(status *v1alpha1.ProxyStatus) {
 		if c.unresolved != nil {
 			c.set(status, kind, metav1.ConditionUnknown, c.unresolved.Reason, c.unresolved.Message)
 		}
-	case providers.HashDiffers(c.instance.Hash, c.desired.Hash):
-		message := "the specification or its user data changed and the instance is replaced"
-		if c.desired.OnDelete {
-			message = "the specification or its user data changed; spec.replacePolicy leaves the replacement to the owner"
-		}
-		c.set(status, kind, metav1.ConditionFalse, v1alpha1.ReasonSpecChanged, message)
-	default:
+	case !providers.HashDiffers(c.instance.Hash, c.desired.Hash):
 		c.set(status, kind, metav1.ConditionTrue, v1alpha1.ReasonUpToDate, "the instance is what the specification asks for")
+	case c.desired.OnDelete:
+		c.set(status, kind, metav1.ConditionFalse, v1alpha1.ReasonSpecChanged, "the specification or its user data changed; spec.replacePolicy leaves the replacement to the owner")
+	default:
+		replaced()
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -238,6 +239,9 @@ func (r *Reconciler) pace(ctx context.Context, s *subject, a Action) (Action, er
 		b, limit, at = r.creates, ptr.Deref(s.class.Spec.MaxConcurrentCreates, DefaultMaxConcurrentCreates), beingCreated
 	case a.Kind == Delete && a.Reason == v1alpha1.ReasonSpecChanged:
 		b, limit, at = r.replacements, ptr.Deref(s.class.Spec.MaxConcurrentReplacements, DefaultMaxConcurrentReplacements), beingReplaced
+	case a.Kind == Report && a.Reason == v1alpha1.ReasonReplacing:
+		// A predecessor took it away and died before it could say so.
+		b, limit, at = r.replacements, math.MaxInt32, beingReplaced
 	default:
 		return a, nil
 	}
