@@ -67,7 +67,8 @@ type Cloud struct {
 	lost      map[string]int
 	vanish    int
 	miss      int
-	down      error
+	down      map[string]error
+	stalled   chan struct{} // nil: nothing hangs
 	rejected  field.ErrorList
 	hooks     map[string]func(Call)
 	listeners map[*provider]chan event.TypedGenericEvent[providers.Owner]
@@ -89,7 +90,7 @@ type machine struct {
 func NewCloud(c clock.PassiveClock, b Behaviour) *Cloud {
 	return &Cloud{
 		clock: c, behaviour: b,
-		failures: map[string][]error{}, lost: map[string]int{}, hooks: map[string]func(Call){},
+		failures: map[string][]error{}, lost: map[string]int{}, down: map[string]error{}, hooks: map[string]func(Call){},
 		listeners: map[*provider]chan event.TypedGenericEvent[providers.Owner]{},
 	}
 }
@@ -129,11 +130,32 @@ func (c *Cloud) Miss(n int) {
 	c.miss += n
 }
 
-// Down makes every call fail with err until it is called with nil.
-func (c *Cloud) Down(err error) {
+// Down makes every call of the methods, or of all when none is named, fail with err until it is called with nil.
+func (c *Cloud) Down(err error, methods ...string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.down = err
+	if len(methods) == 0 {
+		methods = []string{MethodCheck, MethodCreate, MethodGet, MethodDelete, MethodList}
+	}
+	for _, method := range methods {
+		c.down[method] = err
+	}
+}
+
+// Stall makes every call hang, before it has any effect, until its context ends or resume is called.
+func (c *Cloud) Stall() (resume func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	stalled := make(chan struct{})
+	c.stalled = stalled
+	return sync.OnceFunc(func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		close(stalled)
+		if c.stalled == stalled {
+			c.stalled = nil
+		}
+	})
 }
 
 // Reject makes Factory.Validate return problems.
@@ -255,8 +277,8 @@ func (c *Cloud) begin(call Call) (act bool, answer error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.settle()
-	if c.down != nil {
-		return false, c.down
+	if err := c.down[call.Method]; err != nil {
+		return false, err
 	}
 	if queue := c.failures[call.Method]; len(queue) > 0 {
 		c.failures[call.Method] = queue[1:]

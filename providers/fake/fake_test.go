@@ -2,6 +2,7 @@ package fake_test
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -26,42 +27,60 @@ func newClass(name string) *v1alpha1.ProviderClass {
 func TestConformance(t *testing.T) {
 	for name, b := range map[string]fake.Behaviour{
 		"at once":        {},
-		"late":           {Visible: 5 * time.Second, Start: 20 * time.Second, Stop: 10 * time.Second},
-		"in three zones": {Start: 5 * time.Second, Stop: 5 * time.Second, Zones: []string{"a", "b", "c"}},
+		"late":           {Visible: 5 * time.Second, Start: 20 * time.Second, Stop: 10 * time.Second, Operations: true},
+		"in three zones": {Start: 5 * time.Second, Stop: 5 * time.Second, Zones: []string{"a", "b", "c"}, Wakes: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			providertest.Run(t, func(*testing.T) providertest.Harness {
-				clock := clocktesting.NewFakeClock(time.Unix(1e9, 0))
-				return providertest.Harness{
-					Factory: &fake.Factory{Cloud: fake.NewCloud(clock, b)},
-					Runtime: providers.Runtime{ClusterID: "cluster", Clock: clock},
-					Class:   newClass,
-					Spec:    func() v1alpha1.ProxySpec { return v1alpha1.ProxySpec{} },
-					Invalid: map[string]v1alpha1.ProxySpec{
-						"spec.placement.image": {ProxyTemplateSpec: v1alpha1.ProxyTemplateSpec{Placement: &v1alpha1.Placement{Image: fake.InvalidImage}}},
-					},
-					UserData: []byte("#cloud-config"),
-					Tick:     func() { clock.Step(time.Second) },
-					Patience: 60,
-				}
-			})
+			providertest.Run(t, func(*testing.T) providertest.Harness { return harness(b) })
 		})
+	}
+}
+
+// harness reaches a new cloud, and behind it.
+func harness(b fake.Behaviour) providertest.Harness {
+	clock := clocktesting.NewFakeClock(time.Unix(1e9, 0))
+	cloud := fake.NewCloud(clock, b)
+	return providertest.Harness{
+		Factory:  &fake.Factory{Cloud: cloud},
+		Runtime:  providers.Runtime{ClusterID: "cluster", Clock: clock},
+		Class:    newClass,
+		Spec:     func() v1alpha1.ProxySpec { return v1alpha1.ProxySpec{} },
+		Tick:     func() { clock.Step(time.Second) },
+		Patience: 60,
+		Invalid: map[string]v1alpha1.ProxySpec{
+			"spec.placement.image": {ProxyTemplateSpec: v1alpha1.ProxyTemplateSpec{Placement: &v1alpha1.Placement{Image: fake.InvalidImage}}},
+		},
+		UserData:    []byte("#cloud-config"),
+		Credentials: &providers.Credentials{Username: "crawler", Password: "secret"},
+		Zones:       b.Zones,
+		Calls:       func() int { return len(cloud.Calls()) },
+		Exists: func(ref providers.Ref) bool {
+			return slices.ContainsFunc(cloud.Instances(), func(i providers.Instance) bool { return i.Name == ref.Name })
+		},
+		Foreign: func(_ testing.TB, ref providers.Ref) {
+			cloud.Plant("a", providers.Instance{Ref: ref, State: providers.StateRunning})
+		},
+		Fail: func(reason providers.Reason) func() {
+			methods := []string{}
+			if reason == providers.Capacity {
+				methods = append(methods, fake.MethodCreate)
+			}
+			cloud.Down(providers.NewError(reason, "", "", nil), methods...)
+			return func() { cloud.Down(nil) }
+		},
+		Hang: cloud.Stall,
 	}
 }
 
 // The guard must not change what a provider means.
 func TestConformance_Guarded(t *testing.T) {
 	providertest.Run(t, func(*testing.T) providertest.Harness {
-		clock := clocktesting.NewFakeClock(time.Unix(1e9, 0))
-		inner := &fake.Factory{Cloud: fake.NewCloud(clock, fake.Behaviour{Start: 5 * time.Second, Stop: 5 * time.Second})}
-		return providertest.Harness{
-			Factory:  guarded{inner, guard.ForSet(inner, clock, nil)},
-			Runtime:  providers.Runtime{ClusterID: "cluster", Clock: clock},
-			Class:    newClass,
-			Spec:     func() v1alpha1.ProxySpec { return v1alpha1.ProxySpec{} },
-			Tick:     func() { clock.Step(time.Second) },
-			Patience: 60,
-		}
+		h := harness(fake.Behaviour{Start: 5 * time.Second, Stop: 5 * time.Second})
+		inner := h.Factory.(*fake.Factory)
+		h.Factory = guarded{inner, guard.ForSet(inner, h.Runtime.Clock, nil)}
+		// It has limits of its own, and leaves alone what fails.
+		h.Fail = nil
+		return h
 	})
 }
 

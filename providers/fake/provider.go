@@ -176,6 +176,9 @@ func (p *provider) Delete(ctx context.Context, ref providers.Ref) error {
 		if m.instance.Name != ref.Name || (ref.Zone != "" && m.instance.Zone != ref.Zone) || (ref.ID != "" && m.instance.ID != ref.ID) {
 			continue
 		}
+		if m.instance.Owner.ClusterID != p.cluster {
+			return providers.NewError(providers.Conflict, "delete instance", "", nil)
+		}
 		found = true
 		if m.goneAt.IsZero() {
 			m.goneAt = c.clock.Now().Add(c.behaviour.Stop)
@@ -247,10 +250,16 @@ func (p *provider) Close() error {
 
 func (p *provider) begin(ctx context.Context, call Call) (bool, error) {
 	p.cloud.mu.Lock()
-	closed := p.closed
+	closed, stalled := p.closed, p.cloud.stalled
 	p.cloud.mu.Unlock()
 	if closed {
 		return false, providers.NewError(providers.Unavailable, "", "", errClosed)
+	}
+	if stalled != nil {
+		select {
+		case <-stalled:
+		case <-ctx.Done():
+		}
 	}
 	if err := ctx.Err(); err != nil {
 		return false, providers.NewError(providers.Unavailable, "", "", err)
