@@ -160,6 +160,21 @@ func TestReservedMetadata(t *testing.T) {
 	change("moving to another pool", "metadata.labels", func(px *v1alpha1.Proxy) { px.Labels[v1alpha1.LabelPool] = "y" })
 	change("leaving the pool", "metadata.labels", func(px *v1alpha1.Proxy) { delete(px.Labels, v1alpha1.LabelPool) })
 	change("taking the finalizer off", "skip-cleanup", func(px *v1alpha1.Proxy) { px.Finalizers = nil })
+
+	// A person confirms deletions on a class, and the provider manager spends what was confirmed.
+	change("confirming deletions on a proxy", "metadata.annotations", func(px *v1alpha1.Proxy) {
+		px.Annotations = map[string]string{v1alpha1.AnnotationGCConfirm: "5"}
+	})
+	class := &v1alpha1.ProviderClass{ObjectMeta: metav1.ObjectMeta{Name: ns}, Spec: v1alpha1.ProviderClassSpec{
+		Type: v1alpha1.ProviderKubernetes, AllowedNamespaces: v1alpha1.NamespaceAccess{From: v1alpha1.NamespacesFromAll},
+	}}
+	must(t, admin.Create(t.Context(), class))
+	for _, value := range []string{`"5"`, "null"} {
+		patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"crawl.example.com/gc-confirm":`+value+`}}}`))
+		must(t, admin.Patch(t.Context(), class, patch))
+		must(t, as(t, env.Config, providerUser).Patch(t.Context(), class, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"crawl.example.com/gc-confirm":"3"}}}`))))
+	}
+	must(t, admin.Delete(t.Context(), class))
 }
 
 func newPool(namespace string) *v1alpha1.ProxyPool {

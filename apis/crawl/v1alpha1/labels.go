@@ -20,8 +20,13 @@ const (
 
 // Annotations.
 const (
-	// AnnotationSkipCleanup, set by users to "true", releases a Proxy without deleting its instance.
+	// AnnotationSkipCleanup, set by users to "true", releases a Proxy without deleting its instance, or a ProviderClass with
+	// instances that are left.
 	AnnotationSkipCleanup = GroupName + "/skip-cleanup"
+	// AnnotationGCConfirm, set by users on a ProviderClass to a number, lets the orphan collection delete that many instances
+	// although it stopped because there are so many. The operator lowers the number with each deletion and takes the
+	// annotation away with the last.
+	AnnotationGCConfirm = GroupName + "/gc-confirm"
 	// AnnotationDeletionCost, set by users, orders the members of a pool on scale-down: lower goes first.
 	AnnotationDeletionCost = GroupName + "/deletion-cost"
 	// AnnotationInstanceHash on what a provider made is the hash of what it was made from.

@@ -152,7 +152,8 @@ func (r *Runner) sweep(ctx context.Context, class *v1alpha1.ProviderClass) error
 	mode := cmp.Or(class.Spec.GarbageCollection, v1alpha1.GarbageCollectionDelete)
 	if mode == v1alpha1.GarbageCollectionOff || class.Annotations[v1alpha1.AnnotationSkipCleanup] == "true" {
 		delete(r.strikes, class.UID)
-		return r.report(ctx, class, metav1.ConditionFalse, v1alpha1.ReasonDisabled, "orphans are not looked for")
+		return errors.Join(r.setConfirmation(ctx, class, 0),
+			r.report(ctx, class, metav1.ConditionFalse, v1alpha1.ReasonDisabled, "orphans are not looked for"))
 	}
 	// The list of instances comes first, see the package comment.
 	provider, err := r.Set.Open(ctx, class)
@@ -175,27 +176,41 @@ func (r *Runner) sweep(ctx context.Context, class *v1alpha1.ProviderClass) error
 		return err
 	}
 	policy := Policy{ClusterID: r.ClusterID, Namespaces: r.Namespaces, MinAge: r.MinAge, MaxDeletes: r.MaxDeletes}
+	if mode == v1alpha1.GarbageCollectionDelete {
+		policy.Confirmed, _ = confirmation(class)
+	}
 	result := Sweep(instances, live, r.strikes[class.UID], r.Clock.Now(), policy)
 	r.strikes[class.UID] = result.Strikes
 	r.metrics.orphans.WithLabelValues(string(r.kind), class.Name).Set(float64(result.Orphans))
 
+	if err := r.spend(ctx, class, result); err != nil {
+		if apierrors.IsConflict(err) || apierrors.IsNotFound(err) || apierrors.IsInvalid(err) {
+			// What is known of the class is out of date. The next sweep sees what became of the confirmation.
+			return nil
+		}
+		return err
+	}
 	switch {
-	case result.Tripped:
-		return r.report(ctx, class, metav1.ConditionFalse, v1alpha1.ReasonTooManyOrphans,
-			"so many instances have no Proxy that a mistake is likely; none is deleted. Look at the account, and delete by hand what is not needed")
+	case result.Tripped && !result.Confirmed:
+		return r.report(ctx, class, metav1.ConditionFalse, v1alpha1.ReasonTooManyOrphans, trippedMessage(class, result))
 	case result.Orphans == 0:
 		return r.report(ctx, class, metav1.ConditionTrue, v1alpha1.ReasonClean, "every instance has its Proxy")
 	case mode == v1alpha1.GarbageCollectionReport:
 		return r.report(ctx, class, metav1.ConditionFalse, v1alpha1.ReasonOrphansFound,
 			"there are instances without a Proxy; spec.garbageCollection is Report, so they are left")
 	}
-	err = r.deleteOrphans(ctx, class, provider, result.Delete)
-	return errors.Join(err, r.report(ctx, class, metav1.ConditionFalse, v1alpha1.ReasonOrphansFound,
-		"there are instances without a Proxy; they are deleted a few at a time"))
+	failed, err := r.deleteOrphans(ctx, class, provider, result.Delete)
+	message := "there are instances without a Proxy; they are deleted a few at a time"
+	if result.Confirmed {
+		err = errors.Join(err, r.refund(ctx, class, failed))
+		message = "there are instances without a Proxy; they are deleted a few at a time, as was confirmed"
+	}
+	return errors.Join(err, r.report(ctx, class, metav1.ConditionFalse, v1alpha1.ReasonOrphansFound, message))
 }
 
-// deleteOrphans takes a last look at each Proxy and deletes the instance if it is still absent.
-func (r *Runner) deleteOrphans(ctx context.Context, class *v1alpha1.ProviderClass, provider providers.Provider, orphans []providers.Instance) error {
+// deleteOrphans takes a last look at each Proxy and deletes the instance if it is still absent. It returns how many could
+// not be deleted.
+func (r *Runner) deleteOrphans(ctx context.Context, class *v1alpha1.ProviderClass, provider providers.Provider, orphans []providers.Instance) (failed int, err error) {
 	var problems []error
 	for _, i := range orphans {
 		px := &v1alpha1.Proxy{}
@@ -218,7 +233,7 @@ func (r *Runner) deleteOrphans(ctx context.Context, class *v1alpha1.ProviderClas
 		r.Recorder.Eventf(class, nil, corev1.EventTypeNormal, "OrphanDeleted", "Delete",
 			"deleted instance %s of the former Proxy %s/%s", i.Name, i.Owner.Namespace, i.Owner.Name)
 	}
-	return errors.Join(problems...)
+	return len(problems), errors.Join(problems...)
 }
 
 // liveProxies are the UIDs of all Proxies of the cluster, read from the API server's quorum to the last page.

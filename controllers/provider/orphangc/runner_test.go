@@ -38,6 +38,8 @@ type bed struct {
 	listErr, getErr error
 	// onList runs before Proxies are listed.
 	onList func()
+	// planted counts the further orphans.
+	planted int
 }
 
 func newBed(t *testing.T) *bed {
@@ -103,6 +105,12 @@ func (s *bed) plant(name string, owner providers.Owner) {
 	s.cloud.Plant(s.class.Name, providers.Instance{
 		Ref: providers.Ref{Name: name, ID: "id-" + name}, Owner: owner, State: providers.StateRunning, CreatedAt: s.clock.Now(),
 	})
+}
+
+func (s *bed) setMode(mode v1alpha1.GarbageCollectionMode) {
+	s.t.Helper()
+	s.class.Spec.GarbageCollection = mode
+	s.must(s.client.Update(s.t.Context(), s.class))
 }
 
 func (s *bed) names() map[string]bool {
@@ -196,8 +204,7 @@ func TestReportAndOff(t *testing.T) {
 	} {
 		t.Run(string(mode), func(t *testing.T) {
 			s := newBed(t)
-			s.class.Spec.GarbageCollection = mode
-			s.must(s.client.Update(t.Context(), s.class))
+			s.setMode(mode)
 			s.must(s.sweep(4))
 			if names := s.names(); !names["orphan"] {
 				t.Errorf("left %v", names)

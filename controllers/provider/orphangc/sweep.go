@@ -33,6 +33,8 @@ type Policy struct {
 	Namespaces []string
 	MinAge     time.Duration
 	MaxDeletes int
+	// Confirmed is how many orphans a person said may go although there are so many; 0 for none.
+	Confirmed int
 }
 
 // Result of a sweep.
@@ -41,8 +43,9 @@ type Result struct {
 	Delete []providers.Instance
 	// Orphans is how many there are, young in the list of strikes or not.
 	Orphans int
-	// Tripped tells that there are so many that nothing is deleted.
-	Tripped bool
+	// Tripped tells that there are so many, or no Proxy at all, that a mistake is likely. Then nothing is deleted unless it
+	// is Confirmed.
+	Tripped, NoProxies, Confirmed bool
 	// Strikes are the incarnations that were orphans in this sweep, for the next one.
 	Strikes map[string]bool
 }
@@ -64,8 +67,11 @@ func Sweep(instances []providers.Instance, live map[types.UID]bool, strikes map[
 		}
 	}
 	result.Orphans = len(orphans)
-	if len(orphans) > max(breakerMin, int(breakerShare*float64(len(instances)))) || (len(live) == 0 && candidates > 0) {
-		result.Tripped = true
+	result.NoProxies = len(live) == 0 && candidates > 0
+	result.Tripped = result.NoProxies || len(orphans) > max(breakerMin, int(breakerShare*float64(len(instances))))
+	// A confirmation is about what a person has seen. More orphans than that are something else.
+	result.Confirmed = result.Tripped && len(orphans) <= p.Confirmed
+	if result.Tripped && !result.Confirmed {
 		return result
 	}
 	for _, i := range orphans {

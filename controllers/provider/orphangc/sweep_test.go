@@ -45,6 +45,11 @@ func TestSweep(t *testing.T) {
 		}
 		return strikes
 	}
+	confirmed := func(n int) Policy {
+		policy := tablePolicy
+		policy.Confirmed = n
+		return policy
+	}
 	change := func(f func(*providers.Instance)) providers.Instance { return instance("gone", f) }
 	many := func(n int) (all []providers.Instance) {
 		for i := range n {
@@ -88,6 +93,12 @@ func TestSweep(t *testing.T) {
 		{name: "too many", instances: many(breakerMin + 1), live: alive("px"), strikes: struck(many(breakerMin + 1)...), orphans: breakerMin + 1, tripped: true},
 		{name: "as many as may be", instances: many(breakerMin), live: alive("px"), strikes: struck(many(breakerMin)...), orphans: breakerMin, deleted: breakerMin},
 		{name: "a share of many, a few at a time", instances: append(many(10), hundred...), live: hundredLive, strikes: struck(many(10)...), orphans: 10, deleted: DefaultMaxDeletes},
+		{name: "too many, confirmed", instances: many(8), live: alive("px"), strikes: struck(many(8)...), policy: confirmed(8), orphans: 8, tripped: true, deleted: DefaultMaxDeletes},
+		{name: "too many, more confirmed", instances: many(8), live: alive("px"), strikes: struck(many(8)...), policy: confirmed(9), orphans: 8, tripped: true, deleted: DefaultMaxDeletes},
+		{name: "too many, fewer confirmed", instances: many(8), live: alive("px"), strikes: struck(many(8)...), policy: confirmed(7), orphans: 8, tripped: true},
+		{name: "confirmed and not seen twice", instances: many(8), live: alive("px"), policy: confirmed(8), orphans: 8, tripped: true},
+		{name: "no Proxy at all, confirmed", instances: []providers.Instance{instance("gone")}, live: alive(), strikes: struck(instance("gone")), policy: confirmed(1), orphans: 1, tripped: true, deleted: 1},
+		{name: "confirmed for nothing", instances: many(breakerMin), live: alive("px"), strikes: struck(many(breakerMin)...), policy: confirmed(1), orphans: breakerMin, deleted: breakerMin},
 		{name: "too great a share", instances: append(many(26), hundred...), live: hundredLive, strikes: struck(many(26)...), orphans: 26, tripped: true},
 	} {
 		t.Run(test.name, func(t *testing.T) {

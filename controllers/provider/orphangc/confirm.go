@@ -1,0 +1,103 @@
+package orphangc
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
+	"crawl.example.com/egress-proxies-operator/internal/objpatch"
+)
+
+// A tripped breaker is released by a person, who says how many orphans may go. So that this stays one decision about one
+// state of affairs, the annotation is a sum that is spent:
+//
+//   - it holds while there are no more orphans than it says;
+//   - it is lowered to what is left before anything is deleted, at the resourceVersion of the class that was read, so that
+//     a confirmation that was withdrawn or spent meanwhile deletes nothing;
+//   - it is taken away with the last orphan, and whenever there is nothing to confirm: the breaker is not tripped, or the
+//     class does not have its orphans deleted at all.
+
+// annotationPath is where a JSON patch finds the annotation.
+const annotationPath = "/metadata/annotations/crawl.example.com~1gc-confirm"
+
+// confirmation is how many orphans the class's annotation confirms. given tells whether there is an annotation, and n is 0
+// for one that is not a whole number above 0.
+func confirmation(class *v1alpha1.ProviderClass) (n int, given bool) {
+	value, given := class.Annotations[v1alpha1.AnnotationGCConfirm]
+	n, err := strconv.Atoi(value)
+	if err != nil || n < 1 || strconv.Itoa(n) != value {
+		return 0, given
+	}
+	return n, given
+}
+
+// spend lowers the confirmation by what is about to be deleted. An error means that nothing may be deleted because of it.
+func (r *Runner) spend(ctx context.Context, class *v1alpha1.ProviderClass, result Result) error {
+	n, given := confirmation(class)
+	switch {
+	case !given:
+		return nil
+	case !result.Tripped || class.Spec.GarbageCollection == v1alpha1.GarbageCollectionReport:
+		return r.setConfirmation(ctx, class, 0)
+	case !result.Confirmed:
+		return nil
+	}
+	return r.setConfirmation(ctx, class, min(n, result.Orphans)-len(result.Delete))
+}
+
+// refund gives back what could not be deleted.
+func (r *Runner) refund(ctx context.Context, class *v1alpha1.ProviderClass, failed int) error {
+	if failed == 0 {
+		return nil
+	}
+	n, _ := confirmation(class)
+	return r.setConfirmation(ctx, class, n+failed)
+}
+
+// setConfirmation writes the annotation, or takes it away when nothing is left.
+func (r *Runner) setConfirmation(ctx context.Context, class *v1alpha1.ProviderClass, n int) error {
+	value, given := class.Annotations[v1alpha1.AnnotationGCConfirm]
+	var op objpatch.Op
+	switch {
+	case n == 0 && given:
+		op = objpatch.Remove(annotationPath)
+	case n == 0 || value == strconv.Itoa(n):
+		return nil
+	case len(class.Annotations) == 0:
+		op = objpatch.Set("/metadata/annotations", map[string]string{v1alpha1.AnnotationGCConfirm: strconv.Itoa(n)})
+	default:
+		op = objpatch.Set(annotationPath, strconv.Itoa(n))
+	}
+	if err := objpatch.Apply(ctx, r.Client, class, op); err != nil {
+		return fmt.Errorf("lower the confirmation of class %s: %w", class.Name, err)
+	}
+	return nil
+}
+
+// trippedMessage says what is wrong, how to look into it and how to go on.
+func trippedMessage(class *v1alpha1.ProviderClass, result Result) string {
+	message := fmt.Sprintf("%s without a Proxy, so many that a mistake is likely; none is deleted", instances(result.Orphans))
+	if result.NoProxies {
+		message = fmt.Sprintf("no Proxy exists in the namespaces that are watched, but %s; a cluster that was lost or restored looks like this, so none is deleted", instances(result.Orphans))
+	}
+	if class.Spec.GarbageCollection == v1alpha1.GarbageCollectionReport {
+		return message + ". spec.garbageCollection is Report, so they are left"
+	}
+	message += fmt.Sprintf(`. If they may all be deleted, set the annotation %s="%d" on the class`, v1alpha1.AnnotationGCConfirm, result.Orphans)
+	switch n, given := confirmation(class); {
+	case given && n == 0:
+		message += "; what it says now is not a whole number above 0"
+	case given:
+		message += fmt.Sprintf("; it says %d now, which is less than there are", n)
+	}
+	return message
+}
+
+// instances counts in words.
+func instances(n int) string {
+	if n == 1 {
+		return "there is 1 instance"
+	}
+	return fmt.Sprintf("there are %d instances", n)
+}
