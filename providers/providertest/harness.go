@@ -1,167 +1,120 @@
-// Package providertest is the conformance suite of the provider contract: what every provider must do, whatever is behind
-// it. A provider's own tests call Run with a Harness that says how to reach it.
 package providertest
 
 import (
-	"context"
-	"fmt"
-	"strings"
 	"testing"
-
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/uuid"
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
 	"crawl.example.com/egress-proxies-operator/providers"
 )
 
 // Harness says how to reach a provider under test. What it makes must come to run by itself while Tick is called.
+//
+// The fields of the second half are optional: they say what a provider takes and reach behind it. A check that needs one
+// that is not set is skipped and says which; a provider should leave out only what it cannot have.
 type Harness struct {
 	Factory providers.Factory
+	// Runtime for Open. Its Clock must be the one that Tick moves; the Logger is the suite's own.
 	Runtime providers.Runtime
 	// Class makes a valid class. Different names are different classes; the same name is the same class.
 	Class func(name string) *v1alpha1.ProviderClass
 	// Namespace of the owners; "" means default.
 	Namespace string
-	// Spec makes a valid specification.
+	// Spec makes a valid specification without a zone.
 	Spec func() v1alpha1.ProxySpec
-	// Invalid are specifications that ValidateSpec must refuse, by the field that it must name.
-	Invalid map[string]v1alpha1.ProxySpec
-	// UserData for the instances; nil where the provider takes none.
-	UserData []byte
 	// Tick lets some time pass: it moves a fake clock or waits a moment.
 	Tick func()
 	// Patience is how many ticks a start or a deletion may take.
 	Patience int
+
+	// Invalid are specifications that ValidateSpec must refuse, by the field that it must name.
+	Invalid map[string]v1alpha1.ProxySpec
+	// InvalidClasses are classes that Validate must refuse, by the field that it must name.
+	InvalidClasses map[string]*v1alpha1.ProviderClass
+	// UserData for the instances; nil where the provider takes none. A line is added to it at its end.
+	UserData []byte
+	// Credentials for the instances; nil where the provider takes none.
+	Credentials *providers.Credentials
+	// Zones that a specification may name. Of two or more, Place must be able to choose.
+	Zones []string
+	// PageSize is how many instances one answer to a listing holds, so that more than two answers are tried; 0 where there
+	// are no pages.
+	PageSize int
+
+	// Calls is how many calls have reached what is behind the provider.
+	Calls func() int
+	// Exists tells the truth about an instance, past the provider.
+	Exists func(ref providers.Ref) bool
+	// Foreign puts something of the reference's name there that is not the operator's, and takes it away after the test.
+	Foreign func(t testing.TB, ref providers.Ref)
+	// Fail makes what is behind the provider fail until restore is called, as such things do for Unavailable, Auth,
+	// RateLimited or, when something is created, Capacity. A nil restore says that it cannot.
+	Fail func(reason providers.Reason) (restore func())
+	// Hang makes calls to what is behind the provider hang until their context ends or restore is called.
+	Hang func() (restore func())
+	// Partial makes a part of what is to be listed out of reach until restore is called: a later page, a zone, a host.
+	Partial func() (restore func())
 }
 
-// bench is an opened provider with what the tests need around it.
-type bench struct {
-	Harness
-	providers.Provider
-}
-
-func (h Harness) open(t *testing.T, class string) bench {
-	t.Helper()
-	p, err := h.Factory.Open(t.Context(), h.Class(class), h.Runtime)
-	if err != nil {
-		t.Fatalf("open class %s: %v", class, err)
-	}
-	t.Cleanup(func() {
-		if err := p.Close(); err != nil {
-			t.Errorf("close: %v", err)
-		}
-	})
-	return bench{h, p}
-}
-
-// request makes a request for an instance that no other test has.
-func (b bench) request(t *testing.T, proxy string) providers.CreateRequest {
-	t.Helper()
-	namespace := b.Namespace
-	if namespace == "" {
-		namespace = "default"
-	}
-	uid := uuid.NewUUID()
-	owner := providers.Owner{ClusterID: b.Runtime.ClusterID, Namespace: namespace, Name: proxy, UID: uid}
-	spec := b.Spec()
-	zone, err := b.Place(&spec, nil)
-	if err != nil {
-		t.Fatalf("place: %v", err)
-	}
-	return providers.CreateRequest{
-		Name: providers.InstanceName(owner.ClusterID, proxy, uid), Owner: owner, Zone: zone,
-		Hash: providers.InstanceHash(uid, &spec, b.UserData, ""), Spec: spec, UserData: b.UserData,
+// Run checks a provider against the contract, docs/provider-contract.md. newHarness makes a Harness for each check.
+func Run(t *testing.T, newHarness func(t *testing.T) Harness) {
+	for _, c := range checks() {
+		t.Run(c.name, func(t *testing.T) { c.run(t, newHarness(t)) })
 	}
 }
 
-func refOf(req providers.CreateRequest) providers.Ref {
-	return providers.Ref{Namespace: req.Owner.Namespace, Name: req.Name, Zone: req.Zone}
+// check is one rule of the contract. It takes a testing.TB so that its verdict can be tested as well.
+type check struct {
+	name string
+	run  func(testing.TB, Harness)
 }
 
-// create asks for an instance and takes it away after the test.
-func (b bench) create(t *testing.T, req providers.CreateRequest) {
-	t.Helper()
-	if _, err := b.Create(t.Context(), req); err != nil {
-		t.Fatalf("create: %v", err)
+// checks are the whole suite, in the order of a life. The contract refers to them by name.
+func checks() []check {
+	return []check{
+		{"ClassIsAccepted", classIsAccepted},
+		{"InvalidClassNamesItsField", invalidClassNamesItsField},
+		{"TimingIsSound", timingIsSound},
+		{"LocalMethodsMakeNoCalls", localMethodsMakeNoCalls},
+		{"SpecIsChecked", specIsChecked},
+		{"PlaceIsStable", placeIsStable},
+		{"PlaceLeavesOutTried", placeLeavesOutTried},
+
+		{"UnknownIsNotFound", unknownIsNotFound},
+		{"LifeOfAnInstance", lifeOfAnInstance},
+		{"NamesOfFullLength", namesOfFullLength},
+		{"MessagesAreStable", messagesAreStable},
+		{"ManyAtOnce", manyAtOnce},
+		{"AnotherProviderSeesAll", anotherProviderSeesAll},
+		{"EventsNameOwners", eventsNameOwners},
+
+		{"CreateIsIdempotent", createIsIdempotent},
+		{"CreateAtTheSameTime", createAtTheSameTime},
+		{"CreateForAnotherOwnerIsConflict", createForAnotherOwnerIsConflict},
+		{"CreateRevivesNothing", createRevivesNothing},
+		{"UnmarkedIsLeftAlone", unmarkedIsLeftAlone},
+
+		{"DeleteIsIdempotent", deleteIsIdempotent},
+		{"DeleteWhileStarting", deleteWhileStarting},
+		{"DeleteSparesOtherIncarnations", deleteSparesOtherIncarnations},
+		{"DeleteSparesOtherClusters", deleteSparesOtherClusters},
+		{"GoneMeansGone", goneMeansGone},
+		{"NextIncarnationIsAnother", nextIncarnationIsAnother},
+
+		{"ListIsComplete", listIsComplete},
+		{"ListHasNothingElse", listHasNothingElse},
+		{"ListHasWhatIsBeingDeleted", listHasWhatIsBeingDeleted},
+		{"ListedReferenceIsEnough", listedReferenceIsEnough},
+		{"PartialListIsAnError", partialListIsAnError},
+
+		{"UnreachableIsUnavailable", unreachableIsUnavailable},
+		{"RefusedCredentialsAreAuth", refusedCredentialsAreAuth},
+		{"NoRoomIsCapacity", noRoomIsCapacity},
+		{"ThrottlingIsRateLimited", throttlingIsRateLimited},
+		{"CancelledCallIsUnavailable", cancelledCallIsUnavailable},
+		{"HangingCallEndsWithItsContext", hangingCallEndsWithItsContext},
+		{"ErrorsAreStable", errorsAreStable},
+		{"SecretsStaySecret", secretsStaySecret},
+		{"ClosedProviderAnswers", closedProviderAnswers},
+		{"CloseDuringCalls", closeDuringCalls},
 	}
-	t.Cleanup(func() {
-		// The test's own context is over by now.
-		if err := b.Delete(context.Background(), refOf(req)); err != nil && !providers.IsNotFound(err) {
-			t.Errorf("delete after the test: %v", err)
-		}
-	})
 }
-
-// eventually ticks until a condition holds.
-func (b bench) eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for range b.Patience {
-		if holds() {
-			return
-		}
-		b.Tick()
-	}
-	t.Fatalf("%s: not within %d ticks", what, b.Patience)
-}
-
-// appears waits until Get finds the instance.
-func (b bench) appears(t *testing.T, ref providers.Ref) (found providers.Instance) {
-	t.Helper()
-	b.eventually(t, "Get finds "+ref.Name, func() bool {
-		i, err := b.Get(t.Context(), ref)
-		if err != nil && !providers.IsNotFound(err) {
-			t.Fatalf("get: %v", err)
-		}
-		found = i
-		return err == nil
-	})
-	return found
-}
-
-// runs waits until the instance runs and has an address.
-func (b bench) runs(t *testing.T, ref providers.Ref) (running providers.Instance) {
-	t.Helper()
-	b.eventually(t, ref.Name+" runs", func() bool {
-		i, err := b.Get(t.Context(), ref)
-		if err != nil && !providers.IsNotFound(err) {
-			t.Fatalf("get: %v", err)
-		}
-		running = i
-		return err == nil && i.State == providers.StateRunning && len(i.Addresses) > 0
-	})
-	return running
-}
-
-// goes waits until Get says NotFound.
-func (b bench) goes(t *testing.T, ref providers.Ref) {
-	t.Helper()
-	b.eventually(t, ref.Name+" is gone", func() bool {
-		_, err := b.Get(t.Context(), ref)
-		if err != nil && !providers.IsNotFound(err) {
-			t.Fatalf("get: %v", err)
-		}
-		return err != nil
-	})
-}
-
-// listed are the owners' UIDs of what List returns, with how often each occurs.
-func (b bench) listed(t *testing.T) map[types.UID]int {
-	t.Helper()
-	all, err := b.List(t.Context())
-	if err != nil {
-		t.Fatalf("list: %v", err)
-	}
-	count := map[types.UID]int{}
-	for _, i := range all {
-		if i.State != providers.StateTerminating {
-			count[i.Owner.UID]++
-		}
-	}
-	return count
-}
-
-// longName is the longest name a Proxy may have.
-var longName = strings.Repeat("long-name-", 6) + "123"
-
-func describe(i providers.Instance) string { return fmt.Sprintf("%+v", i) }

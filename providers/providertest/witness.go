@@ -1,0 +1,214 @@
+package providertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"unicode/utf8"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
+	"crawl.example.com/egress-proxies-operator/providers"
+)
+
+// Bounds of what is stored in status.instance, in characters: the API server refuses a whole status that breaks one, and
+// then the operator could not remember anything about the instance.
+const (
+	maxName       = 253
+	maxZone       = 253
+	maxID         = 253
+	maxProviderID = 1024
+	maxHash       = 64
+	maxMessage    = 1024
+	maxOperation  = 1024
+	maxAddress    = 253
+	maxAddresses  = 8
+)
+
+var (
+	reasons = []providers.Reason{
+		providers.NotFound, providers.AlreadyExists, providers.Conflict, providers.InvalidSpec,
+		providers.Capacity, providers.RateLimited, providers.Auth, providers.Unavailable,
+	}
+	states = []providers.State{
+		providers.StatePending, providers.StateRunning, providers.StateStopped, providers.StateFailed, providers.StateTerminating,
+	}
+)
+
+// witness is a provider that looks at every answer of another one for what must hold of all of them: errors are of the
+// taxonomy, what is stored fits, and nothing secret is told.
+type witness struct {
+	providers.Provider
+	t testing.TB
+
+	mu      sync.Mutex
+	secrets []string
+}
+
+// keepSecret makes a text one that no answer and no log line may contain.
+func (b bench) keepSecret(text string) {
+	w := b.Provider.(*witness)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.secrets = append(w.secrets, text)
+}
+
+func (w *witness) text(where, text string) {
+	w.t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, secret := range w.secrets {
+		if strings.Contains(text, secret) {
+			w.t.Errorf("%s tells a secret: %s", where, text)
+		}
+	}
+}
+
+func (w *witness) err(method string, err error) {
+	w.t.Helper()
+	if err == nil {
+		return
+	}
+	w.text(method+"'s error", fmt.Sprintf("%v %+v %#v", err, err, err))
+	for _, cause := range chain(err) {
+		w.text(method+"'s error", cause.Error())
+	}
+	known, ok := errors.AsType[*providers.Error](err)
+	switch {
+	case !ok:
+		w.t.Errorf("%s: the error is none of the taxonomy: %v", method, err)
+	case !slices.Contains(reasons, known.Reason):
+		w.t.Errorf("%s: the reason %q is none of the taxonomy", method, known.Reason)
+	case known.Reason == providers.InvalidSpec && known.Field == "":
+		w.t.Errorf("%s: InvalidSpec names no field: %v", method, err)
+	case utf8.RuneCountInString(providers.StableMessage(err)) > maxMessage:
+		w.t.Errorf("%s: the message is longer than %d characters: %s", method, maxMessage, providers.StableMessage(err))
+	}
+}
+
+func (w *witness) instance(method string, i providers.Instance) {
+	w.t.Helper()
+	for _, field := range []struct {
+		name, value string
+		most        int
+	}{
+		{"Name", i.Name, maxName}, {"Zone", i.Zone, maxZone}, {"ID", i.ID, maxID}, {"ProviderID", i.ProviderID, maxProviderID},
+		{"Hash", i.Hash, maxHash}, {"Message", i.Message, maxMessage},
+	} {
+		w.text(method+"'s "+field.name, field.value)
+		if n := utf8.RuneCountInString(field.value); n > field.most {
+			w.t.Errorf("%s: %s has %d characters, want at most %d", method, field.name, n, field.most)
+		}
+	}
+	if i.Name == "" {
+		w.t.Errorf("%s: an instance without a name: %s", method, describe(i))
+	}
+	if !slices.Contains(states, i.State) {
+		w.t.Errorf("%s: unknown state %q", method, i.State)
+	}
+	if len(i.Addresses) > maxAddresses {
+		w.t.Errorf("%s: %d addresses, want at most %d", method, len(i.Addresses), maxAddresses)
+	}
+	for _, address := range i.Addresses {
+		if _, err := netip.ParseAddr(address); err != nil && (len(address) > maxAddress || len(validation.IsDNS1123Subdomain(address)) > 0) {
+			w.t.Errorf("%s: %q is no IP address and no DNS name", method, address)
+		}
+	}
+}
+
+// Check implements providers.Provider.
+func (w *witness) Check(ctx context.Context) error {
+	w.t.Helper()
+	err := w.Provider.Check(ctx)
+	w.err("Check", err)
+	return err
+}
+
+// ValidateSpec implements providers.Provider.
+func (w *witness) ValidateSpec(spec *v1alpha1.ProxySpec) error {
+	w.t.Helper()
+	err := w.Provider.ValidateSpec(spec)
+	w.err("ValidateSpec", err)
+	return err
+}
+
+// Create implements providers.Provider.
+func (w *witness) Create(ctx context.Context, req providers.CreateRequest) (providers.Receipt, error) {
+	w.t.Helper()
+	receipt, err := w.Provider.Create(ctx, req)
+	w.err("Create", err)
+	w.text("Create's receipt", receipt.Operation)
+	if utf8.RuneCountInString(receipt.Operation) > maxOperation {
+		w.t.Errorf("Create: the operation is longer than %d characters", maxOperation)
+	}
+	if providers.IsNotFound(err) {
+		w.t.Errorf("Create must not say NotFound, which is said of instances only: %v", err)
+	}
+	return receipt, err
+}
+
+// Get implements providers.Provider.
+func (w *witness) Get(ctx context.Context, ref providers.Ref) (providers.Instance, error) {
+	w.t.Helper()
+	i, err := w.Provider.Get(ctx, ref)
+	w.err("Get", err)
+	if err == nil {
+		w.instance("Get", i)
+		if i.Name != ref.Name {
+			w.t.Errorf("Get: asked for %s, got %s", ref.Name, i.Name)
+		}
+	}
+	return i, err
+}
+
+// Delete implements providers.Provider.
+func (w *witness) Delete(ctx context.Context, ref providers.Ref) error {
+	w.t.Helper()
+	err := w.Provider.Delete(ctx, ref)
+	w.err("Delete", err)
+	return err
+}
+
+// List implements providers.Provider.
+func (w *witness) List(ctx context.Context) ([]providers.Instance, error) {
+	w.t.Helper()
+	all, err := w.Provider.List(ctx)
+	w.err("List", err)
+	if err != nil && len(all) > 0 {
+		w.t.Errorf("List: %d instances beside an error", len(all))
+	}
+	for _, i := range all {
+		w.instance("List", i)
+	}
+	return all, err
+}
+
+// Place implements providers.Provider.
+func (w *witness) Place(spec *v1alpha1.ProxySpec, tried []string) (string, error) {
+	w.t.Helper()
+	zone, err := w.Provider.Place(spec, tried)
+	w.err("Place", err)
+	return zone, err
+}
+
+// chain is an error and everything it wraps.
+func chain(err error) []error {
+	all := []error{err}
+	switch wrapper := err.(type) {
+	case interface{ Unwrap() error }:
+		if inner := wrapper.Unwrap(); inner != nil {
+			all = append(all, chain(inner)...)
+		}
+	case interface{ Unwrap() []error }:
+		for _, inner := range wrapper.Unwrap() {
+			all = append(all, chain(inner)...)
+		}
+	}
+	return all
+}
