@@ -27,7 +27,7 @@ import (
 )
 
 // The real binary with the chart's arguments, roles and policies: a right that is missing shows here.
-func TestManagersRunWithTheirRoles(t *testing.T) {
+func TestA44_ManagersRunWithTheirRoles(t *testing.T) {
 	env := installed(t)
 	ns := env.Namespace(t)
 	kubelettest.Run(t, env.Config, ns)

@@ -169,11 +169,16 @@ func TestReservedMetadata(t *testing.T) {
 		Type: v1alpha1.ProviderKubernetes, AllowedNamespaces: v1alpha1.NamespaceAccess{From: v1alpha1.NamespacesFromAll},
 	}}
 	must(t, admin.Create(t.Context(), class))
-	for _, value := range []string{`"5"`, "null"} {
-		patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"crawl.example.com/gc-confirm":`+value+`}}}`))
-		must(t, admin.Patch(t.Context(), class, patch))
-		must(t, as(t, env.Config, providerUser).Patch(t.Context(), class, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"crawl.example.com/gc-confirm":"3"}}}`))))
+	confirm := func(c client.Client, value string) error {
+		return c.Patch(t.Context(), class.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"crawl.example.com/gc-confirm":`+value+`}}}`)))
 	}
+	provider := as(t, env.Config, providerUser)
+	wantForbidden(t, "confirming by the provider manager", confirm(provider, `"3"`), "annotations")
+	must(t, confirm(admin, `"5"`))
+	must(t, confirm(provider, `"3"`))
+	must(t, confirm(provider, "null"))
+	must(t, confirm(admin, `"5"`))
+	must(t, confirm(admin, "null"))
 	must(t, admin.Delete(t.Context(), class))
 }
 
@@ -197,6 +202,48 @@ func TestProxyInstancesAreTheProviders(t *testing.T) {
 	must(t, admin.Create(t.Context(), secret))
 	secret.Data = map[string][]byte{"x": []byte("y")}
 	wantForbidden(t, "a change of a user's Secret by the provider", provider.Update(t.Context(), secret), "made for a Proxy")
+}
+
+// A provider manager writes status and its own finalizers, and nothing else of an object.
+func TestA44_ProvidersWriteNoSpecification(t *testing.T) {
+	env := installed(t)
+	ns := env.Namespace(t)
+	class := &v1alpha1.ProviderClass{
+		ObjectMeta: metav1.ObjectMeta{Name: ns},
+		Spec: v1alpha1.ProviderClassSpec{
+			Type: v1alpha1.ProviderKubernetes, AllowedNamespaces: v1alpha1.NamespaceAccess{From: v1alpha1.NamespacesFromAll},
+		},
+	}
+	px := newProxy(ns, "px")
+	must(t, env.Client.Create(t.Context(), class))
+	must(t, env.Client.Create(t.Context(), px))
+	provider := as(t, env.Config, providerUser)
+	patch := func(obj client.Object, merge string) error {
+		return provider.Patch(t.Context(), obj.DeepCopyObject().(client.Object), client.RawPatch(types.MergePatchType, []byte(merge)))
+	}
+	eventually(t, "the policy is in force", func() bool {
+		return provider.Patch(t.Context(), px.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"spec":{"port":3129}}`)), client.DryRunAll) != nil
+	})
+	for _, refused := range []struct {
+		obj         client.Object
+		merge, says string
+	}{
+		{px, `{"spec":{"port":3129}}`, "spec"},
+		{px, `{"spec":{"leasing":"Disabled"}}`, "spec"},
+		{px, `{"metadata":{"labels":{"geo":"eu"}}}`, "metadata"},
+		{px, `{"metadata":{"annotations":{"crawl.example.com/skip-cleanup":"true"}}}`, "metadata"},
+		{px, `{"metadata":{"finalizers":["crawl.example.com/lease-drain"]}}`, "metadata.finalizers"},
+		{class, `{"spec":{"garbageCollection":"Off"}}`, "spec"},
+		{class, `{"metadata":{"annotations":{"crawl.example.com/gc-confirm":"9"}}}`, "metadata"},
+		{class, `{"metadata":{"finalizers":["crawl.example.com/class-in-use"]}}`, "metadata.finalizers"},
+		{px, `{"metadata":{"finalizers":["example.org/mine"]}}`, "metadata.finalizers"},
+	} {
+		wantForbidden(t, refused.merge, patch(refused.obj, refused.merge), refused.says)
+	}
+	must(t, patch(px, `{"metadata":{"finalizers":["crawl.example.com/instance-kubernetes"]}}`))
+	must(t, patch(class, `{"metadata":{"finalizers":["crawl.example.com/class-instances"]}}`))
+	must(t, patch(px, `{"metadata":{"finalizers":null}}`))
+	must(t, patch(class, `{"metadata":{"finalizers":null}}`))
 }
 
 // The provider does its whole work with its own role and nothing else.
@@ -236,7 +283,7 @@ func TestProviderWorksWithItsRole(t *testing.T) {
 }
 
 // What a manager must not be able to do is as important as what it can.
-func TestManagersHaveNoOtherRights(t *testing.T) {
+func TestA44_ManagersHaveNoOtherRights(t *testing.T) {
 	env := installed(t)
 	ns := env.Namespace(t)
 	core, provider := as(t, env.Config, coreUser), as(t, env.Config, providerUser)
