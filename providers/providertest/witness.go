@@ -200,13 +200,11 @@ func (w *witness) Place(spec *v1alpha1.ProxySpec, tried []string) (string, error
 // chain is an error and everything it wraps.
 func chain(err error) []error {
 	all := []error{err}
-	switch wrapper := err.(type) {
-	case interface{ Unwrap() error }:
-		if inner := wrapper.Unwrap(); inner != nil {
-			all = append(all, chain(inner)...)
-		}
-	case interface{ Unwrap() []error }:
-		for _, inner := range wrapper.Unwrap() {
+	if inner := errors.Unwrap(err); inner != nil {
+		return append(all, chain(inner)...)
+	}
+	if many, ok := any(err).(interface{ Unwrap() []error }); ok {
+		for _, inner := range many.Unwrap() {
 			all = append(all, chain(inner)...)
 		}
 	}
