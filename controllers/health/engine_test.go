@@ -46,6 +46,38 @@ func TestE31_OneWakePerTransition(t *testing.T) {
 	})
 }
 
+// Flapping below the thresholds, and any number of equal results, is no news: nobody is woken, and the verdict that the
+// status is made from stays what it is.
+func TestA27_FlappingBelowTheThresholdIsNoNews(t *testing.T) {
+	f := &fakeProber{}
+	inBubble(t, f, func(b *bench) {
+		b.Upsert(proxy(0))
+		b.pass(time.Minute)
+		b.takeWakes()
+		first := b.verdict(0)
+		probes := 0
+		f.set(func(r probe.Request) probe.Result {
+			// Two failures and then a success, over and over: one less than it takes.
+			if probes++; probes%DefaultFailureThreshold != 0 {
+				return refused(r)
+			}
+			return good()
+		})
+		b.pass(1000 * time.Minute)
+		if probes < 1000 {
+			t.Errorf("%d probes", probes)
+		}
+		f.set(nil)
+		b.pass(1000 * time.Minute)
+		if got := b.takeWakes(); len(got) != 0 {
+			t.Errorf("woken %d times", len(got))
+		}
+		if last := b.verdict(0); !last.Equal(first) {
+			t.Errorf("the verdict was %+v and is %+v", first, last)
+		}
+	})
+}
+
 // How long detection takes: the rest of the period, two fast periods, and the timeouts.
 func TestDetectionTime(t *testing.T) {
 	f := &fakeProber{}
