@@ -4,27 +4,30 @@ import (
 	"errors"
 	"fmt"
 	"time"
+	"unicode/utf8"
 )
 
-// Reason is the class of a provider error. The set is closed: the controllers have one reaction to each.
+// Reason is the class of a provider error. The set is closed: the controllers have one reaction to each, listed in
+// docs/provider-contract.md.
 type Reason string
 
 const (
-	// NotFound says: the instance does not exist, for sure.
+	// NotFound says: the instance does not exist, for sure. Of Get it releases a Proxy, so a doubt is Unavailable. A network,
+	// an image or a namespace that is missing is something else.
 	NotFound Reason = "NotFound"
-	// AlreadyExists says: an instance of this name exists and may be ours.
+	// AlreadyExists says, of Create: an instance of this name and owner exists, in whatever state.
 	AlreadyExists Reason = "AlreadyExists"
-	// Conflict says: the name is held by an instance of another owner. It is never deleted.
+	// Conflict says: the name is held by something of another owner. It is never deleted.
 	Conflict Reason = "Conflict"
-	// InvalidSpec says: it cannot work until the specification changes; Field names the field.
+	// InvalidSpec says: it cannot work until the specification or the class changes; Field names the field.
 	InvalidSpec Reason = "InvalidSpec"
-	// Capacity says: quota, stock-out or no space. Waiting helps.
+	// Capacity says: quota, stock-out or no space. Waiting helps, or another place.
 	Capacity Reason = "Capacity"
-	// RateLimited says: the whole class must slow down.
+	// RateLimited says: the whole class must slow down, for RetryAfter if that is known.
 	RateLimited Reason = "RateLimited"
-	// Auth says: the class's credentials do not work.
+	// Auth says: the class's credentials do not work, or lack a right.
 	Auth Reason = "Auth"
-	// Unavailable says: everything else. Nothing is known.
+	// Unavailable says: everything else, deadlines and unknown answers included. Nothing is known.
 	Unavailable Reason = "Unavailable"
 )
 
@@ -36,11 +39,13 @@ type Error struct {
 	Op string
 	// Field is the path of the field that is wrong, for InvalidSpec.
 	Field string
-	// Message is stable.
+	// Message is stable: the same for every instance in the same situation, without ids, times and counts. Empty means a
+	// sentence that fits the reason. At most MaxMessage characters, Field included.
 	Message string
 	// RetryAfter is the provider's wish; 0 when it has none.
 	RetryAfter time.Duration
-	Err        error
+	// Err is the raw error. It must not contain user data or credentials: it is logged.
+	Err error
 }
 
 // Error implements error with stable text.
@@ -113,7 +118,11 @@ var fallbackMessage = map[Reason]string{
 	Unavailable:   "the provider cannot be reached or did not answer",
 }
 
-// StableMessage is the text of an error that may be written to status: the field and the stable message, never the raw error.
+// MaxMessage is the most characters a message may have that is stored in status.instance.message.
+const MaxMessage = 1024
+
+// StableMessage is the text of an error that may be written to status: the field and the stable message, never the raw
+// error. It is cut where it would not fit.
 func StableMessage(err error) string {
 	if err == nil {
 		return ""
@@ -127,7 +136,10 @@ func StableMessage(err error) string {
 		message = fallbackMessage[e.Reason]
 	}
 	if e.Field != "" {
-		return e.Field + ": " + message
+		message = e.Field + ": " + message
+	}
+	if utf8.RuneCountInString(message) > MaxMessage {
+		message = string([]rune(message)[:MaxMessage])
 	}
 	return message
 }

@@ -25,7 +25,7 @@ const (
 	maxID         = 253
 	maxProviderID = 1024
 	maxHash       = 64
-	maxMessage    = 1024
+	maxMessage    = providers.MaxMessage
 	maxOperation  = 1024
 	maxAddress    = 253
 	maxAddresses  = 8
@@ -87,8 +87,8 @@ func (w *witness) err(method string, err error) {
 		w.t.Errorf("%s: the reason %q is none of the taxonomy", method, known.Reason)
 	case known.Reason == providers.InvalidSpec && known.Field == "":
 		w.t.Errorf("%s: InvalidSpec names no field: %v", method, err)
-	case utf8.RuneCountInString(providers.StableMessage(err)) > maxMessage:
-		w.t.Errorf("%s: the message is longer than %d characters: %s", method, maxMessage, providers.StableMessage(err))
+	case utf8.RuneCountInString(known.Field+": "+known.Message) > maxMessage:
+		w.t.Errorf("%s: the message is longer than %d characters: %s", method, maxMessage, known.Message)
 	}
 }
 
