@@ -3,6 +3,7 @@ package orphangc
 import (
 	"context"
 	"fmt"
+	"maps"
 	"strconv"
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
@@ -17,9 +18,6 @@ import (
 //     a confirmation that was withdrawn or spent meanwhile deletes nothing;
 //   - it is taken away with the last orphan, and whenever there is nothing to confirm: the breaker is not tripped, or the
 //     class does not have its orphans deleted at all.
-
-// annotationPath is where a JSON patch finds the annotation.
-const annotationPath = "/metadata/annotations/crawl.example.com~1gc-confirm"
 
 // confirmation is how many orphans the class's annotation confirms. given tells whether there is an annotation, and n is 0
 // for one that is not a whole number above 0.
@@ -55,21 +53,22 @@ func (r *Runner) refund(ctx context.Context, class *v1alpha1.ProviderClass, fail
 	return r.setConfirmation(ctx, class, n+failed)
 }
 
-// setConfirmation writes the annotation, or takes it away when nothing is left.
+// setConfirmation writes the annotation, or takes it away when nothing is left. It fails with a conflict when the class is
+// not what was read any more.
 func (r *Runner) setConfirmation(ctx context.Context, class *v1alpha1.ProviderClass, n int) error {
-	value, given := class.Annotations[v1alpha1.AnnotationGCConfirm]
-	var op objpatch.Op
-	switch {
-	case n == 0 && given:
-		op = objpatch.Remove(annotationPath)
-	case n == 0 || value == strconv.Itoa(n):
-		return nil
-	case len(class.Annotations) == 0:
-		op = objpatch.Set("/metadata/annotations", map[string]string{v1alpha1.AnnotationGCConfirm: strconv.Itoa(n)})
-	default:
-		op = objpatch.Set(annotationPath, strconv.Itoa(n))
+	next := maps.Clone(class.Annotations)
+	delete(next, v1alpha1.AnnotationGCConfirm)
+	if n > 0 {
+		if next == nil {
+			next = map[string]string{}
+		}
+		next[v1alpha1.AnnotationGCConfirm] = strconv.Itoa(n)
 	}
-	if err := objpatch.Apply(ctx, r.Client, class, op); err != nil {
+	if maps.Equal(next, class.Annotations) {
+		return nil
+	}
+	// The whole map, because a patch of one key that is not there fails, and not with a conflict.
+	if err := objpatch.Apply(ctx, r.Client, class, objpatch.Set("/metadata/annotations", next)); err != nil {
 		return fmt.Errorf("lower the confirmation of class %s: %w", class.Name, err)
 	}
 	return nil

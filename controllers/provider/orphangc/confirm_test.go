@@ -218,23 +218,31 @@ func TestConfirm_GoesWhereThereIsNothingToConfirm(t *testing.T) {
 	}
 }
 
-// A confirmation that was withdrawn after the class was read deletes nothing.
+// A confirmation that was withdrawn or spent after the class was read deletes nothing.
 func TestConfirm_IsAskedOfTheAPIServer(t *testing.T) {
-	s := tripped(t, 8)
-	s.confirm(new("8"))
-	stale := s.now()
-	s.confirm(nil)
-	s.runner.Client = interceptor.NewClient(s.client, interceptor.Funcs{
-		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
-			if classes, ok := list.(*v1alpha1.ProviderClassList); ok {
-				classes.Items = []v1alpha1.ProviderClass{*stale.DeepCopy()}
-				return nil
-			}
-			return c.List(ctx, list, opts...)
-		},
-	})
-	s.must(s.sweep(2))
-	s.wantLeft(1 + 8)
+	for name, test := range map[string]struct {
+		orphans int
+		now     *string
+	}{
+		"withdrawn, spent in part": {8, nil},
+		"withdrawn, spent whole":   {4, nil},
+		"lowered":                  {8, new("2")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := tripped(t, test.orphans)
+			s.confirm(new(fmt.Sprint(test.orphans)))
+			stale := s.now()
+			s.confirm(test.now)
+			s.runner.Client = interceptor.NewClient(s.client, interceptor.Funcs{
+				List: func(_ context.Context, _ client.WithWatch, list client.ObjectList, _ ...client.ListOption) error {
+					list.(*v1alpha1.ProviderClassList).Items = []v1alpha1.ProviderClass{*stale.DeepCopy()}
+					return nil
+				},
+			})
+			s.must(s.sweep(2))
+			s.wantLeft(1 + test.orphans)
+		})
+	}
 }
 
 // Spent before the deletion, so that a crash between the two spends too much rather than too little.

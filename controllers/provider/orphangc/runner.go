@@ -5,13 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/events"
@@ -21,19 +19,23 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
-	"crawl.example.com/egress-proxies-operator/internal/statusapply"
 	"crawl.example.com/egress-proxies-operator/providers"
 )
 
 const (
 	// DefaultPeriod is the time between two sweeps.
 	DefaultPeriod = 10 * time.Minute
+	// DefaultSweepTimeout bounds the sweep of one class. A list of instances may take a minute and a half, see
+	// providers/guard.
+	DefaultSweepTimeout = 5 * time.Minute
 	// startDelay keeps a new leader from sweeping while calls of its predecessor may be on their way.
 	startDelay = 5 * time.Minute
 	// jitter spreads the sweeps of several managers, as a fraction.
 	jitter = 0.2
-	// pageSize of the list of Proxies.
-	pageSize = 500
+	// parallel is how many classes are swept at once.
+	parallel = 4
+	// reportTimeout bounds the write of what a sweep found, which may come after the sweep's own time is over.
+	reportTimeout = 30 * time.Second
 )
 
 // Options of the runner.
@@ -47,9 +49,10 @@ type Options struct {
 	ControllerName string
 	// Namespaces that are watched; empty means all.
 	Namespaces []string
-	// Period, MinAge and MaxDeletes: 0 means the default.
+	// Period, MinAge, MaxDeletes and SweepTimeout: 0 means the default.
 	Period, MinAge time.Duration
 	MaxDeletes     int
+	SweepTimeout   time.Duration
 	// Registerer for the metrics; nil for none.
 	Registerer prometheus.Registerer
 }
@@ -62,11 +65,12 @@ type Runner struct {
 	Reader   client.Reader
 	Recorder events.EventRecorder
 
-	kind    v1alpha1.ProviderType
-	manager string
-	metrics *metrics
-	// strikes of each class. A restart starts anew, which delays a deletion by one sweep.
-	strikes map[types.UID]map[string]bool
+	kind     v1alpha1.ProviderType
+	manager  string
+	metrics  *metrics
+	pageSize int64
+	// classes are what is known of each class. SweepAll, which never runs twice at a time, is the only one to change it.
+	classes map[types.UID]*memory
 }
 
 // NewRunner makes a Runner. reader must not be a cache.
@@ -74,6 +78,7 @@ func NewRunner(c client.Client, reader client.Reader, recorder events.EventRecor
 	o.Period = cmp.Or(o.Period, DefaultPeriod)
 	o.MinAge = cmp.Or(o.MinAge, DefaultMinAge)
 	o.MaxDeletes = cmp.Or(o.MaxDeletes, DefaultMaxDeletes)
+	o.SweepTimeout = cmp.Or(o.SweepTimeout, DefaultSweepTimeout)
 	m, err := newMetrics(o.Registerer)
 	if err != nil {
 		return nil, err
@@ -81,8 +86,8 @@ func NewRunner(c client.Client, reader client.Reader, recorder events.EventRecor
 	kind := o.Set.Factory().Type()
 	return &Runner{
 		Options: o, Client: c, Reader: reader, Recorder: recorder,
-		kind: kind, manager: v1alpha1.ManagerProvider(kind), metrics: m,
-		strikes: map[types.UID]map[string]bool{},
+		kind: kind, manager: v1alpha1.ManagerProvider(kind), metrics: m, pageSize: pageSize,
+		classes: map[types.UID]*memory{},
 	}, nil
 }
 
@@ -121,165 +126,91 @@ func (r *Runner) Start(ctx context.Context) error {
 	}
 }
 
-// SweepAll sweeps each class of the type. A class that cannot be swept does not keep the others from it.
+// SweepAll sweeps each class of the type, a few at a time. A class that cannot be swept, fast or at all, does not keep the
+// others from it.
 func (r *Runner) SweepAll(ctx context.Context) error {
 	classes := &v1alpha1.ProviderClassList{}
 	if err := r.Client.List(ctx, classes); err != nil {
 		return fmt.Errorf("list classes: %w", err)
 	}
-	var problems []error
-	present := map[types.UID]bool{}
+	mine := map[types.UID]*v1alpha1.ProviderClass{}
 	for i := range classes.Items {
-		class := &classes.Items[i]
-		if class.Spec.Type != r.kind || class.Spec.ControllerName != r.ControllerName {
-			continue
-		}
-		present[class.UID] = true
-		if err := r.sweep(ctx, class); err != nil {
-			problems = append(problems, fmt.Errorf("sweep class %s: %w", class.Name, err))
+		if class := &classes.Items[i]; class.Spec.Type == r.kind && class.Spec.ControllerName == r.ControllerName {
+			mine[class.UID] = class
 		}
 	}
-	for uid := range r.strikes {
-		if !present[uid] {
-			delete(r.strikes, uid)
+	r.forgetAllBut(mine)
+	var (
+		group    sync.WaitGroup
+		slots    = make(chan struct{}, parallel)
+		mu       sync.Mutex
+		problems []error
+	)
+	for uid, class := range mine {
+		m := r.classes[uid]
+		if m == nil {
+			m = r.metrics.remember(r.kind, class.Name)
+			r.classes[uid] = m
 		}
+		slots <- struct{}{}
+		group.Go(func() {
+			defer func() { <-slots }()
+			if err := r.sweepInTime(ctx, class, m); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				problems = append(problems, fmt.Errorf("sweep class %s: %w", class.Name, err))
+			}
+		})
 	}
+	group.Wait()
 	return errors.Join(problems...)
 }
 
-// sweep looks through one class and reports on it.
-func (r *Runner) sweep(ctx context.Context, class *v1alpha1.ProviderClass) error {
-	mode := cmp.Or(class.Spec.GarbageCollection, v1alpha1.GarbageCollectionDelete)
-	if mode == v1alpha1.GarbageCollectionOff || class.Annotations[v1alpha1.AnnotationSkipCleanup] == "true" {
-		delete(r.strikes, class.UID)
-		return errors.Join(r.setConfirmation(ctx, class, 0),
-			r.report(ctx, class, metav1.ConditionFalse, v1alpha1.ReasonDisabled, "orphans are not looked for"))
+// forgetAllBut drops what is known of classes that are gone. It comes before the sweeps, because a namesake of such a class
+// has the same series.
+func (r *Runner) forgetAllBut(present map[types.UID]*v1alpha1.ProviderClass) {
+	for uid, m := range r.classes {
+		if present[uid] == nil {
+			m.forget()
+			delete(r.classes, uid)
+		}
 	}
-	// The list of instances comes first, see the package comment.
-	provider, err := r.Set.Open(ctx, class)
-	if errors.Is(err, providers.ErrInvalidClass) {
-		// Accepted says so already.
-		return nil
+}
+
+// sweepInTime sweeps one class and does not wait for a provider that ignores the end of its time. Such a sweep can do no harm
+// later: its context has ended, so that the look at the Proxies that comes before every deletion fails. The class is left
+// out until it is over.
+func (r *Runner) sweepInTime(ctx context.Context, class *v1alpha1.ProviderClass, m *memory) (err error) {
+	start := r.Clock.Now()
+	defer func() { m.swept(r.Clock.Since(start), err) }()
+	if !m.begin() {
+		return errors.New("the sweep before has not ended yet")
 	}
-	var instances []providers.Instance
-	if err == nil {
-		instances, err = provider.List(ctx)
-	}
-	if err != nil {
-		delete(r.strikes, class.UID)
-		return errors.Join(err, r.report(ctx, class, metav1.ConditionFalse, v1alpha1.ReasonListFailed,
-			"the instances could not be listed: "+providers.StableMessage(err)))
-	}
-	live, err := r.liveProxies(ctx)
-	if err != nil {
-		delete(r.strikes, class.UID)
+	done := make(chan error, 1)
+	bounded, cancel := context.WithTimeout(ctx, r.SweepTimeout)
+	defer cancel()
+	go func() {
+		err := r.sweepSafely(bounded, class, m)
+		m.end()
+		done <- err
+	}()
+	patience, cancelPatience := context.WithTimeout(ctx, r.SweepTimeout+reportTimeout)
+	defer cancelPatience()
+	select {
+	case err := <-done:
 		return err
+	case <-patience.Done():
+		return fmt.Errorf("wait for the end of the sweep: %w", patience.Err())
 	}
-	policy := Policy{ClusterID: r.ClusterID, Namespaces: r.Namespaces, MinAge: r.MinAge, MaxDeletes: r.MaxDeletes}
-	if mode == v1alpha1.GarbageCollectionDelete {
-		policy.Confirmed, _ = confirmation(class)
-	}
-	result := Sweep(instances, live, r.strikes[class.UID], r.Clock.Now(), policy)
-	r.strikes[class.UID] = result.Strikes
-	r.metrics.orphans.WithLabelValues(string(r.kind), class.Name).Set(float64(result.Orphans))
-
-	if err := r.spend(ctx, class, result); err != nil {
-		if apierrors.IsConflict(err) || apierrors.IsNotFound(err) || apierrors.IsInvalid(err) {
-			// What is known of the class is out of date. The next sweep sees what became of the confirmation.
-			return nil
-		}
-		return err
-	}
-	switch {
-	case result.Tripped && !result.Confirmed:
-		return r.report(ctx, class, metav1.ConditionFalse, v1alpha1.ReasonTooManyOrphans, trippedMessage(class, result))
-	case result.Orphans == 0:
-		return r.report(ctx, class, metav1.ConditionTrue, v1alpha1.ReasonClean, "every instance has its Proxy")
-	case mode == v1alpha1.GarbageCollectionReport:
-		return r.report(ctx, class, metav1.ConditionFalse, v1alpha1.ReasonOrphansFound,
-			"there are instances without a Proxy; spec.garbageCollection is Report, so they are left")
-	}
-	failed, err := r.deleteOrphans(ctx, class, provider, result.Delete)
-	message := "there are instances without a Proxy; they are deleted a few at a time"
-	if result.Confirmed {
-		err = errors.Join(err, r.refund(ctx, class, failed))
-		message = "there are instances without a Proxy; they are deleted a few at a time, as was confirmed"
-	}
-	return errors.Join(err, r.report(ctx, class, metav1.ConditionFalse, v1alpha1.ReasonOrphansFound, message))
 }
 
-// deleteOrphans takes a last look at each Proxy and deletes the instance if it is still absent. It returns how many could
-// not be deleted.
-func (r *Runner) deleteOrphans(ctx context.Context, class *v1alpha1.ProviderClass, provider providers.Provider, orphans []providers.Instance) (failed int, err error) {
-	var problems []error
-	for _, i := range orphans {
-		px := &v1alpha1.Proxy{}
-		err := r.Reader.Get(ctx, client.ObjectKey{Namespace: i.Owner.Namespace, Name: i.Owner.Name}, px)
-		if client.IgnoreNotFound(err) != nil {
-			problems = append(problems, fmt.Errorf("look for Proxy %s/%s: %w", i.Owner.Namespace, i.Owner.Name, err))
-			continue
+// sweepSafely makes a panic an error: a mistake in one class must not end the manager, which serves the others.
+func (r *Runner) sweepSafely(ctx context.Context, class *v1alpha1.ProviderClass, m *memory) (err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = fmt.Errorf("panic: %v", cause)
+			log.FromContext(ctx).Error(err, "A sweep panicked", "class", class.Name, "stack", string(debug.Stack()))
 		}
-		if err == nil && px.UID == i.Owner.UID {
-			// The list cannot have been complete.
-			r.metrics.saved.WithLabelValues(string(r.kind), class.Name).Inc()
-			log.FromContext(ctx).Info("An instance taken for an orphan has a Proxy", "instance", i.Name, "namespace", px.Namespace, "name", px.Name)
-			continue
-		}
-		if err := provider.Delete(ctx, i.Ref); err != nil && !providers.IsNotFound(err) {
-			problems = append(problems, fmt.Errorf("delete orphan %s: %w", i.Name, err))
-			continue
-		}
-		r.metrics.deleted.WithLabelValues(string(r.kind), class.Name).Inc()
-		r.Recorder.Eventf(class, nil, corev1.EventTypeNormal, "OrphanDeleted", "Delete",
-			"deleted instance %s of the former Proxy %s/%s", i.Name, i.Owner.Namespace, i.Owner.Name)
-	}
-	return len(problems), errors.Join(problems...)
-}
-
-// liveProxies are the UIDs of all Proxies of the cluster, read from the API server's quorum to the last page.
-func (r *Runner) liveProxies(ctx context.Context) (map[types.UID]bool, error) {
-	live := map[types.UID]bool{}
-	list := &metav1.PartialObjectMetadataList{}
-	list.SetGroupVersionKind(v1alpha1.SchemeGroupVersion.WithKind("ProxyList"))
-	// A namespaced manager may not list the cluster; then each of its namespaces is listed, and owners elsewhere are no
-	// candidates.
-	namespaces := r.Namespaces
-	if len(namespaces) == 0 {
-		namespaces = []string{metav1.NamespaceAll}
-	}
-	for _, namespace := range namespaces {
-		token := ""
-		for {
-			if err := r.Reader.List(ctx, list, client.InNamespace(namespace), client.Limit(pageSize), client.Continue(token)); err != nil {
-				return nil, fmt.Errorf("list Proxies: %w", err)
-			}
-			for i := range list.Items {
-				live[list.Items[i].UID] = true
-			}
-			if token = list.GetContinue(); token == "" {
-				break
-			}
-		}
-	}
-	return live, nil
-}
-
-// report writes the GarbageCollection condition of a class and leaves the rest of its status as it was read.
-func (r *Runner) report(ctx context.Context, class *v1alpha1.ProviderClass, status metav1.ConditionStatus, reason, message string) error {
-	next := class.Status.DeepCopy()
-	before := meta.FindStatusCondition(next.Conditions, v1alpha1.ConditionGarbageCollection)
-	transition := before == nil || before.Reason != reason
-	meta.SetStatusCondition(&next.Conditions, metav1.Condition{
-		Type: v1alpha1.ConditionGarbageCollection, Status: status, Reason: reason, Message: message,
-		ObservedGeneration: class.Generation, LastTransitionTime: metav1.NewTime(r.Clock.Now()),
-	})
-	err := statusapply.Whole(ctx, r.Client, r.manager, class, &class.Status, next)
-	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-		// The class controller wrote meanwhile, or the class is gone; the next sweep says it again.
-		return nil
-	}
-	if err == nil && transition && reason == v1alpha1.ReasonTooManyOrphans {
-		r.Recorder.Eventf(class, nil, corev1.EventTypeWarning, reason, "Sweep", "%s", message)
-	}
-	return err
+	}()
+	return r.sweep(ctx, class, m)
 }

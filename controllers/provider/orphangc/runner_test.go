@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
@@ -17,6 +18,7 @@ import (
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
 	"crawl.example.com/egress-proxies-operator/internal/manager"
+	"crawl.example.com/egress-proxies-operator/internal/statusapply"
 	"crawl.example.com/egress-proxies-operator/internal/testenv"
 	"crawl.example.com/egress-proxies-operator/providers"
 	"crawl.example.com/egress-proxies-operator/providers/fake"
@@ -34,10 +36,15 @@ type bed struct {
 	class     *v1alpha1.ProviderClass
 	px        *v1alpha1.Proxy
 	runner    *Runner
+	reader    client.Reader
+	registry  *prometheus.Registry
+	events    *events.FakeRecorder
 	// reads fail with listErr and getErr.
 	listErr, getErr error
 	// onList runs before Proxies are listed.
 	onList func()
+	// onPage sees the options of each page of Proxies, and may fail it.
+	onPage func([]client.ListOption) error
 	// planted counts the further orphans.
 	planted int
 }
@@ -61,6 +68,7 @@ func newBed(t *testing.T) *bed {
 		},
 	}
 	s.must(c.Create(t.Context(), s.class))
+	s.accept(metav1.ConditionTrue)
 	s.px = &v1alpha1.Proxy{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "alive"}}
 	s.px.Spec.Provider = s.class.Name
 	s.must(c.Create(t.Context(), s.px))
@@ -73,6 +81,11 @@ func newBed(t *testing.T) *bed {
 			if s.listErr != nil {
 				return s.listErr
 			}
+			if s.onPage != nil {
+				if err := s.onPage(opts); err != nil {
+					return err
+				}
+			}
 			return c.List(ctx, list, opts...)
 		},
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
@@ -82,15 +95,23 @@ func newBed(t *testing.T) *bed {
 			return c.Get(ctx, key, obj, opts...)
 		},
 	})
-	set := providers.NewSet(&fake.Factory{Cloud: s.cloud}, providers.Runtime{ClusterID: "cluster", Clock: clock}, nil)
-	s.runner, err = NewRunner(c, reader, events.NewFakeRecorder(100), Options{
-		Set: set, Clock: clock, ClusterID: "cluster", ControllerName: s.class.Spec.ControllerName,
-	})
-	s.must(err)
+	s.reader, s.registry, s.events = reader, prometheus.NewRegistry(), events.NewFakeRecorder(100)
+	s.runner = s.newRunner(&fake.Factory{Cloud: s.cloud})
 	s.plant("alive", providers.Owner{Namespace: s.namespace, Name: "alive", UID: s.px.UID})
 	s.plant("orphan", providers.Owner{Namespace: s.namespace, Name: "orphan", UID: "gone"})
 	s.clock.Step(time.Hour)
 	return s
+}
+
+// newRunner makes the runner of another process.
+func (s *bed) newRunner(factory providers.Factory) *Runner {
+	s.t.Helper()
+	set := providers.NewSet(factory, providers.Runtime{ClusterID: "cluster", Clock: s.clock}, nil)
+	r, err := NewRunner(s.client, s.reader, s.events, Options{
+		Set: set, Clock: s.clock, ClusterID: "cluster", ControllerName: s.class.Spec.ControllerName, Registerer: s.registry,
+	})
+	s.must(err)
+	return r
 }
 
 func (s *bed) must(err error) {
@@ -107,10 +128,20 @@ func (s *bed) plant(name string, owner providers.Owner) {
 	})
 }
 
+// accept does the class controller's part.
+func (s *bed) accept(status metav1.ConditionStatus) {
+	s.t.Helper()
+	class := s.now()
+	next := class.Status.DeepCopy()
+	meta.SetStatusCondition(&next.Conditions, metav1.Condition{Type: v1alpha1.ConditionAccepted, Status: status, Reason: "Test"})
+	s.must(statusapply.Whole(s.t.Context(), s.client, v1alpha1.ManagerProvider(class.Spec.Type), class, &class.Status, next))
+}
+
 func (s *bed) setMode(mode v1alpha1.GarbageCollectionMode) {
 	s.t.Helper()
-	s.class.Spec.GarbageCollection = mode
-	s.must(s.client.Update(s.t.Context(), s.class))
+	class := s.now()
+	class.Spec.GarbageCollection = mode
+	s.must(s.client.Update(s.t.Context(), class))
 }
 
 func (s *bed) names() map[string]bool {
@@ -161,7 +192,7 @@ func TestA33_WhatCannotBeReadIsNotDeleted(t *testing.T) {
 		reason string
 	}{
 		"the provider does not list":   {func(s *bed) { s.cloud.Down(errors.New("503")) }, v1alpha1.ReasonListFailed},
-		"the API server does not list": {func(s *bed) { s.listErr = errors.New("503") }, ""},
+		"the API server does not list": {func(s *bed) { s.listErr = errors.New("503") }, v1alpha1.ReasonListFailed},
 		"the last look fails":          {func(s *bed) { s.getErr = errors.New("503") }, v1alpha1.ReasonOrphansFound},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -88,7 +88,8 @@ func Sweep(instances []providers.Instance, live map[types.UID]bool, strikes map[
 
 // candidate tells whether an instance may be looked at: marked as ours, old enough, and not on its way out.
 func candidate(i providers.Instance, now time.Time, p Policy) bool {
-	return i.Owner.ClusterID != "" && i.Owner.ClusterID == p.ClusterID && i.Owner.UID != "" && i.Name != "" && i.ID != "" &&
+	return i.Owner.ClusterID != "" && i.Owner.ClusterID == p.ClusterID &&
+		i.Owner.UID != "" && i.Owner.Namespace != "" && i.Owner.Name != "" && i.Name != "" && i.ID != "" &&
 		(len(p.Namespaces) == 0 || slices.Contains(p.Namespaces, i.Owner.Namespace)) &&
 		i.State != providers.StateTerminating &&
 		!i.CreatedAt.IsZero() && now.Sub(i.CreatedAt) >= p.MinAge
