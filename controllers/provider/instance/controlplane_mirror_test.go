@@ -9,6 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
@@ -226,9 +227,13 @@ func (m *mirror) list(into *v1alpha1.ProxyList, picks func(mirrored, []client.Ob
 		seen := m.history[k]
 		m.mu.Unlock()
 		px, ok := picks(k, seen).(*v1alpha1.Proxy)
-		if ok && px != nil && selects(options, px) {
-			into.Items = append(into.Items, *px.DeepCopy())
+		if !ok || px == nil || !selects(options, px) {
+			continue
 		}
+		if !ptr.Deref(options.UnsafeDisableDeepCopy, false) {
+			px = px.DeepCopy()
+		}
+		into.Items = append(into.Items, *px)
 	}
 }
 
