@@ -32,7 +32,7 @@ func (r *Runner) sweep(ctx context.Context, class *v1alpha1.ProviderClass, m *me
 	if refusal, ok := refuses(class); ok {
 		m.strikes = nil
 		m.disabled()
-		return errors.Join(quiet(r.setConfirmation(ctx, class, 0)), r.report(ctx, class, refusal))
+		return errors.Join(quiet(r.withdraw(ctx, class)), r.report(ctx, class, refusal))
 	}
 	if !meta.IsStatusConditionTrue(class.Status.Conditions, v1alpha1.ConditionAccepted) {
 		m.strikes = nil
@@ -114,7 +114,7 @@ func (r *Runner) conclude(ctx context.Context, class *v1alpha1.ProviderClass, pr
 	failed, err := r.deleteOrphans(ctx, class, provider, result.Delete, m)
 	message := "there are instances without a Proxy; they are deleted a few at a time"
 	if result.Confirmed {
-		err = errors.Join(err, quiet(r.refund(ctx, class, failed)))
+		err = errors.Join(err, quiet(r.settle(ctx, class, failed)))
 		message = "there are instances without a Proxy; they are deleted a few at a time, as was confirmed"
 	}
 	return errors.Join(err, r.report(ctx, class, finding{metav1.ConditionFalse, v1alpha1.ReasonOrphansFound, message}))

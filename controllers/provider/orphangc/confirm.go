@@ -37,39 +37,42 @@ func (r *Runner) spend(ctx context.Context, class *v1alpha1.ProviderClass, resul
 	case !given:
 		return nil
 	case !result.Tripped || class.Spec.GarbageCollection == v1alpha1.GarbageCollectionReport:
-		return r.setConfirmation(ctx, class, 0)
+		return r.withdraw(ctx, class)
 	case !result.Confirmed:
 		return nil
 	}
-	return r.setConfirmation(ctx, class, min(n, result.Orphans)-len(result.Delete))
+	// It stays at 0 until the deletions are over: a manager may change what a person gave, and not give any itself.
+	return r.setConfirmation(ctx, class, strconv.Itoa(min(n, result.Orphans)-len(result.Delete)))
 }
 
-// refund gives back what could not be deleted.
-func (r *Runner) refund(ctx context.Context, class *v1alpha1.ProviderClass, failed int) error {
-	if failed == 0 {
-		return nil
-	}
+// settle gives back what could not be deleted, and takes a confirmation away of which nothing is left.
+func (r *Runner) settle(ctx context.Context, class *v1alpha1.ProviderClass, failed int) error {
 	n, _ := confirmation(class)
-	return r.setConfirmation(ctx, class, n+failed)
+	if n+failed == 0 {
+		return r.withdraw(ctx, class)
+	}
+	return r.setConfirmation(ctx, class, strconv.Itoa(n+failed))
 }
 
-// setConfirmation writes the annotation, or takes it away when nothing is left. It fails with a conflict when the class is
-// not what was read any more.
-func (r *Runner) setConfirmation(ctx context.Context, class *v1alpha1.ProviderClass, n int) error {
+// withdraw takes the annotation away.
+func (r *Runner) withdraw(ctx context.Context, class *v1alpha1.ProviderClass) error {
+	return r.setConfirmation(ctx, class, "")
+}
+
+// setConfirmation writes the annotation, or takes it away for "". It fails with a conflict when the class is not what was
+// read any more.
+func (r *Runner) setConfirmation(ctx context.Context, class *v1alpha1.ProviderClass, value string) error {
 	next := maps.Clone(class.Annotations)
 	delete(next, v1alpha1.AnnotationGCConfirm)
-	if n > 0 {
-		if next == nil {
-			next = map[string]string{}
-		}
-		next[v1alpha1.AnnotationGCConfirm] = strconv.Itoa(n)
+	if value != "" {
+		next[v1alpha1.AnnotationGCConfirm] = value
 	}
 	if maps.Equal(next, class.Annotations) {
 		return nil
 	}
 	// The whole map, because a patch of one key that is not there fails, and not with a conflict.
 	if err := objpatch.Apply(ctx, r.Client, class, objpatch.Set("/metadata/annotations", next)); err != nil {
-		return fmt.Errorf("lower the confirmation of class %s: %w", class.Name, err)
+		return fmt.Errorf("change the confirmation of class %s: %w", class.Name, err)
 	}
 	return nil
 }

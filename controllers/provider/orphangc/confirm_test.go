@@ -257,15 +257,32 @@ func TestConfirm_IsSpentFirst(t *testing.T) {
 }
 
 func TestConfirm_WhatFailsIsGivenBack(t *testing.T) {
-	s := tripped(t, 8)
-	s.confirm(new("8"))
-	s.cloud.Fail(fake.MethodDelete, errors.New("503"), nil, errors.New("503"))
-	if err := s.sweep(1); err == nil {
-		t.Error("no error")
+	for name, test := range map[string]struct {
+		orphans int
+		left    string
+	}{"some were left": {8, "5"}, "all were spent": {5, "2"}} {
+		t.Run(name, func(t *testing.T) {
+			s := tripped(t, test.orphans)
+			s.confirm(new(fmt.Sprint(test.orphans)))
+			s.cloud.Fail(fake.MethodDelete, errors.New("503"), nil, errors.New("503"))
+			if err := s.sweep(1); err == nil {
+				t.Error("no error")
+			}
+			s.wantLeft(1 + test.orphans - DefaultMaxDeletes + 2)
+			s.wantConfirmed(test.left)
+			s.must(s.sweep(1))
+			s.wantLeft(1)
+			s.wantConfirmed("")
+		})
 	}
-	s.wantLeft(1 + 5)
-	s.wantConfirmed("5")
+}
+
+// A manager may change what a person gave and not give any itself, whatever fails: an admission policy forbids that.
+func TestConfirm_IsNeverGivenByTheOperator(t *testing.T) {
+	s := tripped(t, 5)
+	s.confirm(new("5"))
+	s.cloud.Hook(fake.MethodDelete, func(fake.Call) { s.wantConfirmed("0") })
 	s.must(s.sweep(1))
-	s.wantLeft(1)
 	s.wantConfirmed("")
+	s.wantLeft(1)
 }
