@@ -280,6 +280,15 @@ var lifeLiars = []liarCase{
 			return l.Provider.Get(ctx, ref)
 		}
 	}),
+	lies("AnotherProviderSeesAll", "marks by the UID of the class", func(l *liar) {
+		honest := l.list
+		l.list = func(ctx context.Context) ([]providers.Instance, error) {
+			if l.uid != "uid-a" {
+				return nil, nil
+			}
+			return honest(ctx)
+		}
+	}),
 	lies("EventsNameOwners", "has a channel for each call", func(l *liar) {
 		l.events = func() <-chan ownerEvent { return make(chan ownerEvent) }
 	}),

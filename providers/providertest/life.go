@@ -10,6 +10,7 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
+	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
 	"crawl.example.com/egress-proxies-operator/providers"
 )
 
@@ -174,7 +175,8 @@ func manyAtOnce(t testing.TB, h Harness) {
 	}
 }
 
-// anotherProviderSees is a restart, and a class that was changed: then the next Provider is open before the last is closed.
+// anotherProviderSeesAll is a restart, and a class that was changed: then the next Provider is open before the last is
+// closed.
 func anotherProviderSeesAll(t testing.TB, h Harness) {
 	before := h.open(t, "a")
 	req := before.request(t, "px")
@@ -187,6 +189,14 @@ func anotherProviderSeesAll(t testing.TB, h Harness) {
 	_, err := after.Create(t.Context(), req)
 	wants(t, "create again", err, accepted, providers.AlreadyExists)
 	after.listsOnce(t, req.Owner)
+	// A class that was removed by force and made anew: what its predecessor left is its own, or nobody would ever look for it.
+	namesake := h
+	namesake.Class = func(name string) *v1alpha1.ProviderClass {
+		class := h.Class(name)
+		class.UID, class.Generation = "another-uid", class.Generation+1
+		return class
+	}
+	namesake.open(t, "a").listsOnce(t, req.Owner)
 	after.delete(t, first.Ref)
 	before.goes(t, refOf(req))
 }

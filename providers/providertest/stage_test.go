@@ -118,7 +118,7 @@ func (f stageFactory) Open(ctx context.Context, class *v1alpha1.ProviderClass, r
 	if err != nil {
 		return nil, err
 	}
-	l := &liar{Provider: inner, stage: f.stage, class: class.Name, rt: rt}
+	l := &liar{Provider: inner, stage: f.stage, class: class.Name, uid: class.UID, rt: rt}
 	l.list = func(ctx context.Context) ([]providers.Instance, error) {
 		if l.short {
 			return nil, providers.NewError(providers.Unavailable, "list instances", "a zone did not answer", nil)
@@ -136,6 +136,7 @@ type liar struct {
 	providers.Provider
 	*stage
 	class string
+	uid   types.UID
 	rt    providers.Runtime
 
 	check     func(context.Context) error
