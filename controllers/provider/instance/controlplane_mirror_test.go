@@ -3,6 +3,7 @@ package instance
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -79,34 +80,70 @@ func (m *mirror) observe(kind string, key client.ObjectKey) error {
 	if now == nil {
 		return nil
 	}
-	k := mirrored{kind, key}
 	err := m.server.Get(context.Background(), key, now)
-	gone := apierrors.IsNotFound(err)
-	if err != nil && !gone {
+	switch {
+	case apierrors.IsNotFound(err):
+		m.take(mirrored{kind, key}, nil)
+	case err != nil:
 		return fmt.Errorf("observe %s %s: %w", kind, key, err)
+	default:
+		m.take(mirrored{kind, key}, now)
 	}
+	return nil
+}
+
+// answered takes in the answer to a write.
+func (m *mirror) answered(obj client.Object) {
+	kind := kindOf(obj)
+	if kind == "" {
+		return
+	}
+	k := mirrored{kind, client.ObjectKeyFromObject(obj)}
+	if !obj.GetDeletionTimestamp().IsZero() && len(obj.GetFinalizers()) == 0 {
+		m.take(k, nil)
+		return
+	}
+	now := newOf(kind)
+	copyInto(obj, now)
+	m.take(k, now)
+}
+
+// take adds a version; nil when the object is gone.
+func (m *mirror) take(k mirrored, now client.Object) {
 	m.mu.Lock()
 	seen := m.history[k]
-	var before, after client.Object
-	if len(seen) > 0 {
-		before = seen[len(seen)-1]
-	} else {
+	var before client.Object
+	if len(seen) == 0 {
 		m.order = append(m.order, k)
+	} else {
+		before = seen[len(seen)-1]
 	}
-	if !gone {
-		after = now
-	}
-	news := len(seen) == 0 && !gone || (before == nil) != (after == nil) ||
-		before != nil && after != nil && before.GetResourceVersion() != after.GetResourceVersion()
-	if len(seen) == 0 || news {
-		m.history[k] = append(seen, after)
+	news := !equalVersions(before, now) && !older(now, before)
+	if news || len(seen) == 0 {
+		m.history[k] = append(seen, now)
 	}
 	tell := m.changed
 	m.mu.Unlock()
 	if news && tell != nil {
-		tell(before, after)
+		tell(before, now)
 	}
-	return nil
+}
+
+func equalVersions(a, b client.Object) bool {
+	if a == nil || b == nil {
+		return a == nil && b == nil
+	}
+	return a.GetResourceVersion() == b.GetResourceVersion()
+}
+
+// older tells whether an answer comes after that to a later write.
+func older(a, b client.Object) bool {
+	if a == nil || b == nil {
+		return false
+	}
+	x, errX := strconv.ParseUint(a.GetResourceVersion(), 10, 64)
+	y, errY := strconv.ParseUint(b.GetResourceVersion(), 10, 64)
+	return errX == nil && errY == nil && x < y
 }
 
 // versions are all versions of an object so far, reading it first when it is new.
@@ -154,11 +191,11 @@ func (m *mirror) late(n int, stuck bool) client.WithWatch {
 }
 
 func (m *mirror) clientThat(picks func(k mirrored, seen []client.Object) client.Object) client.WithWatch {
-	after := func(err error, kind string, key client.ObjectKey) error {
-		if err != nil {
-			return err
+	after := func(err error, obj client.Object) error {
+		if err == nil {
+			m.answered(obj)
 		}
-		return m.observe(kind, key)
+		return err
 	}
 	return interceptor.NewClient(m.server, interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
@@ -186,28 +223,34 @@ func (m *mirror) clientThat(picks func(k mirrored, seen []client.Object) client.
 			return nil
 		},
 		Create: func(ctx context.Context, c client.WithWatch, obj client.Object, opts ...client.CreateOption) error {
-			return after(c.Create(ctx, obj, opts...), kindOf(obj), client.ObjectKeyFromObject(obj))
+			return after(c.Create(ctx, obj, opts...), obj)
 		},
 		Update: func(ctx context.Context, c client.WithWatch, obj client.Object, opts ...client.UpdateOption) error {
-			return after(c.Update(ctx, obj, opts...), kindOf(obj), client.ObjectKeyFromObject(obj))
+			return after(c.Update(ctx, obj, opts...), obj)
 		},
 		Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
-			return after(c.Patch(ctx, obj, patch, opts...), kindOf(obj), client.ObjectKeyFromObject(obj))
+			return after(c.Patch(ctx, obj, patch, opts...), obj)
 		},
 		Delete: func(ctx context.Context, c client.WithWatch, obj client.Object, opts ...client.DeleteOption) error {
-			return after(c.Delete(ctx, obj, opts...), kindOf(obj), client.ObjectKeyFromObject(obj))
-		},
-		SubResourceApply: func(ctx context.Context, c client.Client, sub string, obj runtime.ApplyConfiguration, opts ...client.SubResourceApplyOption) error {
-			err := c.SubResource(sub).Apply(ctx, obj, opts...)
-			named, ok := obj.(interface {
-				GetKind() string
-				GetName() string
-				GetNamespace() string
-			})
-			if !ok {
+			if err := c.Delete(ctx, obj, opts...); err != nil {
 				return err
 			}
-			return after(err, named.GetKind(), client.ObjectKey{Namespace: named.GetNamespace(), Name: named.GetName()})
+			return m.observe(kindOf(obj), client.ObjectKeyFromObject(obj))
+		},
+		SubResourceApply: func(ctx context.Context, c client.Client, sub string, obj runtime.ApplyConfiguration, opts ...client.SubResourceApplyOption) error {
+			if err := c.SubResource(sub).Apply(ctx, obj, opts...); err != nil {
+				return err
+			}
+			answer, ok := obj.(runtime.Unstructured)
+			if !ok {
+				return fmt.Errorf("mirror an apply of %T", obj)
+			}
+			now := newOf(answer.GetObjectKind().GroupVersionKind().Kind)
+			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(answer.UnstructuredContent(), now); err != nil {
+				return fmt.Errorf("mirror an apply: %w", err)
+			}
+			m.answered(now)
+			return nil
 		},
 	})
 }
