@@ -84,8 +84,29 @@ func (p *provider) ValidateSpec(spec *v1alpha1.ProxySpec) error {
 	if spec.Placement != nil && spec.Placement.Image == InvalidImage {
 		return providers.InvalidField("spec.placement.image", "%q is not an image", InvalidImage)
 	}
+	if spec.CloudInit != nil {
+		if err := p.checkUserData([]byte(spec.CloudInit.Inline)); err != nil {
+			return err
+		}
+	}
+	p.cloud.mu.Lock()
+	needsZone := p.cloud.behaviour.NeedsZone
+	p.cloud.mu.Unlock()
+	if needsZone && (spec.Placement == nil || spec.Placement.Zone == "") {
+		return providers.InvalidField("spec.placement.zone", "is required")
+	}
 	_, err := p.Place(spec, nil)
 	return err
+}
+
+func (p *provider) checkUserData(data []byte) error {
+	p.cloud.mu.Lock()
+	limit := p.cloud.behaviour.MaxUserData
+	p.cloud.mu.Unlock()
+	if limit > 0 && len(data) > limit {
+		return providers.InvalidField("spec.cloudInit", "the user data is longer than %d bytes", limit)
+	}
+	return nil
 }
 
 // Create implements providers.Provider.
@@ -93,6 +114,9 @@ func (p *provider) Create(ctx context.Context, req providers.CreateRequest) (pro
 	act, answer := p.begin(ctx, Call{Method: MethodCreate, Name: req.Name, Zone: req.Zone})
 	if !act {
 		return providers.Receipt{}, answer
+	}
+	if err := p.checkUserData(req.UserData); err != nil {
+		return providers.Receipt{}, err
 	}
 	c := p.cloud
 	c.mu.Lock()
