@@ -27,7 +27,7 @@ func newClass(name string) *v1alpha1.ProviderClass {
 func TestConformance(t *testing.T) {
 	for name, b := range map[string]fake.Behaviour{
 		"at once":        {},
-		"late":           {Visible: 5 * time.Second, Start: 20 * time.Second, Stop: 10 * time.Second, Operations: true},
+		"late":           {Visible: 5 * time.Second, Start: 20 * time.Second, Stop: 10 * time.Second, Operations: true, MaxUserData: 1000},
 		"in three zones": {Start: 5 * time.Second, Stop: 5 * time.Second, Zones: []string{"a", "b", "c"}, Wakes: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -50,10 +50,11 @@ func harness(b fake.Behaviour) providertest.Harness {
 		Invalid: map[string]v1alpha1.ProxySpec{
 			"spec.placement.image": {ProxyTemplateSpec: v1alpha1.ProxyTemplateSpec{Placement: &v1alpha1.Placement{Image: fake.InvalidImage}}},
 		},
-		UserData:    []byte("#cloud-config"),
-		Credentials: &providers.Credentials{Username: "crawler", Password: "secret"},
-		Zones:       b.Zones,
-		Calls:       func() int { return len(cloud.Calls()) },
+		UserData:      []byte("#cloud-config"),
+		UserDataLimit: b.MaxUserData,
+		Credentials:   &providers.Credentials{Username: "crawler", Password: "secret"},
+		Zones:         b.Zones,
+		Calls:         func() int { return len(cloud.Calls()) },
 		Exists: func(ref providers.Ref) bool {
 			return slices.ContainsFunc(cloud.Instances(), func(i providers.Instance) bool { return i.Name == ref.Name })
 		},

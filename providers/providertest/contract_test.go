@@ -16,9 +16,9 @@ import (
 	"crawl.example.com/egress-proxies-operator/providers"
 )
 
-func readContract(t *testing.T) string {
+func readDocument(t *testing.T, name string) string {
 	t.Helper()
-	data, err := os.ReadFile("../../docs/provider-contract.md")
+	data, err := os.ReadFile("../../docs/" + name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +31,7 @@ func TestContractSaysWhatChecksEachRule(t *testing.T) {
 	rule := regexp.MustCompile(`(?m)^\| (MUST|SHOULD) \| (.*) \| ([^|]*) \|$`)
 	name := regexp.MustCompile("`([A-Z]\\w*)`")
 	named := map[string]bool{}
-	rules := rule.FindAllStringSubmatch(readContract(t), -1)
+	rules := rule.FindAllStringSubmatch(readDocument(t, "provider-contract.md"), -1)
 	if len(rules) < 50 {
 		t.Fatalf("%d rules found: has the form of the tables changed?", len(rules))
 	}
@@ -57,7 +57,7 @@ func TestContractSaysWhatChecksEachRule(t *testing.T) {
 
 // TestContractHasTheInterfaces: a provider can be written from the page.
 func TestContractHasTheInterfaces(t *testing.T) {
-	contract := readContract(t)
+	contract := readDocument(t, "provider-contract.md")
 	files, err := filepath.Glob("../*.go")
 	if err != nil {
 		t.Fatal(err)
@@ -115,6 +115,31 @@ func TestContractHasTheInterfaces(t *testing.T) {
 	for _, state := range states {
 		if !strings.Contains(contract, "| `"+string(state)+"` |") {
 			t.Errorf("the table of states lacks %s", state)
+		}
+	}
+}
+
+// TestExistingProvidersAnswerEveryQuestion: a question that is added is asked of the providers there are.
+func TestExistingProvidersAnswerEveryQuestion(t *testing.T) {
+	row := regexp.MustCompile(`(?m)^\| ([A-P]\d+) \|`)
+	ids := func(text string) (all []string) {
+		for _, match := range row.FindAllStringSubmatch(text, -1) {
+			all = append(all, match[1])
+		}
+		return all
+	}
+	questions := ids(readDocument(t, "provider-spec-template.md"))
+	if len(questions) < 50 {
+		t.Fatalf("%d questions found: has the form of the tables changed?", len(questions))
+	}
+	sections := strings.Split(readDocument(t, "providers-existing.md"), "\n## ")[1:]
+	if len(sections) == 0 {
+		t.Fatal("no provider found")
+	}
+	for _, section := range sections {
+		provider, text, _ := strings.Cut(section, "\n")
+		if answers := ids(text); !slices.Equal(answers, questions) {
+			t.Errorf("%s answers %q, asked are %q", provider, answers, questions)
 		}
 	}
 }

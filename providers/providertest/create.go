@@ -1,6 +1,8 @@
 package providertest
 
 import (
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -78,6 +80,28 @@ func createRevivesNothing(t testing.TB, h Harness) {
 		}
 		return err != nil || i.ID != first.ID
 	})
+}
+
+func longUserDataIsInvalid(t testing.TB, h Harness) {
+	if h.UserDataLimit == 0 {
+		t.Skip("the harness has no UserDataLimit")
+	}
+	b := h.open(t, "a")
+	long, full := b.request(t, "long"), b.request(t, "full")
+	padding := append(slices.Clone(h.UserData), "\n#"...)
+	padding = append(padding, strings.Repeat("x", h.UserDataLimit)...)
+	long.UserData, full.UserData = padding[:h.UserDataLimit+1], padding[:h.UserDataLimit]
+	b.clearAfter(t, long)
+	_, err := b.Create(t.Context(), long)
+	wants(t, "create with a byte too much", err, providers.InvalidSpec)
+	if got := fieldOf(err); got != "spec.cloudInit" {
+		t.Errorf("got field %q, want spec.cloudInit", got)
+	}
+	b.create(t, full)
+	b.runs(t, refOf(full))
+	if _, err := b.Get(t.Context(), refOf(long)); !providers.IsNotFound(err) {
+		t.Errorf("get what was refused: got %v, want NotFound", err)
+	}
 }
 
 func unmarkedIsLeftAlone(t testing.TB, h Harness) {

@@ -19,7 +19,7 @@ type Harness struct {
 	Class func(name string) *v1alpha1.ProviderClass
 	// Namespace of the owners; "" means default.
 	Namespace string
-	// Spec makes a valid specification without a zone.
+	// Spec makes a valid specification, without a zone where that may be left out.
 	Spec func() v1alpha1.ProxySpec
 	// Tick lets some time pass: it moves a fake clock or waits a moment.
 	Tick func()
@@ -32,6 +32,8 @@ type Harness struct {
 	InvalidClasses map[string]*v1alpha1.ProviderClass
 	// UserData for the instances; nil where the provider takes none. A line is added to it at its end.
 	UserData []byte
+	// UserDataLimit is how much user data an instance takes, in bytes; 0 where there is none or no limit.
+	UserDataLimit int
 	// Credentials for the instances; nil where the provider takes none.
 	Credentials *providers.Credentials
 	// Zones that a specification may name. Of two or more, Place must be able to choose.
@@ -91,6 +93,7 @@ func checks() []check {
 		{"CreateAtTheSameTime", createAtTheSameTime},
 		{"CreateForAnotherOwnerIsConflict", createForAnotherOwnerIsConflict},
 		{"CreateRevivesNothing", createRevivesNothing},
+		{"LongUserDataIsInvalid", longUserDataIsInvalid},
 		{"UnmarkedIsLeftAlone", unmarkedIsLeftAlone},
 
 		{"DeleteIsIdempotent", deleteIsIdempotent},

@@ -80,6 +80,13 @@ var createLiars = []liarCase{
 			return receipt, err
 		}
 	}),
+	lies("LongUserDataIsInvalid", "cuts user data", func(l *liar) {
+		l.create = func(ctx context.Context, req providers.CreateRequest) (providers.Receipt, error) {
+			req.UserData = req.UserData[:min(len(req.UserData), stageUserData)]
+			return l.Provider.Create(ctx, req)
+		}
+	}),
+	answers("LongUserDataIsInvalid", "waits for shorter user data", providers.InvalidSpec, said(providers.Capacity, "")),
 	answers("UnmarkedIsLeftAlone", "adopts", providers.Conflict, said(providers.AlreadyExists, "")),
 	lies("UnmarkedIsLeftAlone", "deletes by name", func(l *liar) {
 		l.delete = func(ctx context.Context, ref providers.Ref) error {

@@ -40,10 +40,13 @@ type stage struct {
 // invalidImage of a kubernetes block is what the stage's classes must not have.
 const invalidImage = "invalid"
 
+// stageUserData is how much user data the stage's cloud takes, in bytes.
+const stageUserData = 1000
+
 func newStage() *stage {
 	clock := clocktesting.NewFakeClock(time.Unix(1e9, 0))
 	return &stage{clock: clock, cloud: fake.NewCloud(clock, fake.Behaviour{
-		Visible: 2 * time.Second, Start: 10 * time.Second, Stop: 5 * time.Second, Zones: []string{"a", "b", "c"}, Wakes: true,
+		Visible: 2 * time.Second, Start: 10 * time.Second, Stop: 5 * time.Second, Zones: []string{"a", "b", "c"}, Wakes: true, MaxUserData: stageUserData,
 	})}
 }
 
@@ -66,6 +69,7 @@ func (s *stage) harness() Harness {
 		},
 		InvalidClasses: map[string]*v1alpha1.ProviderClass{"spec.kubernetes.image": class("a", invalidImage)},
 		UserData:       []byte("#cloud-config"),
+		UserDataLimit:  stageUserData,
 		Credentials:    &providers.Credentials{Username: "crawler", Password: "secret"},
 		Zones:          []string{"a", "b", "c"},
 		PageSize:       3,
