@@ -23,6 +23,7 @@ import (
 	"crawl.example.com/egress-proxies-operator/leasing/httpapi"
 	"crawl.example.com/egress-proxies-operator/leasing/ledger"
 	"crawl.example.com/egress-proxies-operator/leasing/record"
+	"crawl.example.com/egress-proxies-operator/leasing/wire"
 )
 
 const (
@@ -166,7 +167,7 @@ func (b Backend) replay(ctx context.Context, r httpapi.LeaseRequest, want, store
 	switch {
 	case stored.Annotations[record.AnnotationRequestHash] != want.Annotations[record.AnnotationRequestHash]:
 		return httpapi.Lease{}, false, &httpapi.Error{
-			Status: 422, Code: httpapi.CodeKeyReused, Field: "Idempotency-Key",
+			Status: 422, Code: wire.CodeKeyReused, Field: wire.HeaderKey,
 			Detail: "The key was used for another request; use a new one",
 		}
 	case record.Finished(stored), !stored.DeletionTimestamp.IsZero():
@@ -230,19 +231,7 @@ func wanted(r httpapi.LeaseRequest) *v1alpha1.ProxyLease {
 			ExcludedProxyNames: r.Exclude, OnProxyFailure: v1alpha1.OnFailureKeep,
 		},
 	}
-	selector := r.Selector
-	switch {
-	case r.Proxy != "":
-	case r.Pool != "" && len(selector) == 0:
-		lease.Spec.PoolRef = &v1alpha1.LocalRef{Name: r.Pool}
-	default:
-		selector = map[string]string{}
-		maps.Copy(selector, r.Selector)
-		if r.Pool != "" {
-			selector[v1alpha1.LabelPool] = r.Pool
-		}
-		lease.Spec.Selector = &metav1.LabelSelector{MatchLabels: selector}
-	}
+	record.Choose(&lease.Spec, r.Selector, r.Pool)
 	return lease
 }
 

@@ -18,6 +18,7 @@ import (
 	"crawl.example.com/egress-proxies-operator/leasing/httpapi"
 	"crawl.example.com/egress-proxies-operator/leasing/ledger"
 	"crawl.example.com/egress-proxies-operator/leasing/record"
+	"crawl.example.com/egress-proxies-operator/leasing/wire"
 )
 
 const (
@@ -125,7 +126,7 @@ func (b Backend) renewHere(ctx context.Context, lease *v1alpha1.ProxyLease) (*v1
 	})
 	switch {
 	case errors.Is(err, grant.ErrGone):
-		return nil, ended("Gone", "The lease was released")
+		return nil, ended(wire.ReasonGone, "The lease was released")
 	case err != nil:
 		return nil, unavailable(err)
 	case record.Finished(renewed):
@@ -203,7 +204,7 @@ func (b Backend) read(ctx context.Context, ref httpapi.Ref) (*v1alpha1.ProxyLeas
 		return nil, unavailable(err)
 	}
 	if err != nil || lease.UID != ref.UID || !lease.DeletionTimestamp.IsZero() {
-		return nil, ended("Gone", "The lease was released, or it ended a while ago")
+		return nil, ended(wire.ReasonGone, "The lease was released, or it ended a while ago")
 	}
 	return lease, nil
 }

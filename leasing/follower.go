@@ -17,6 +17,7 @@ import (
 	"crawl.example.com/egress-proxies-operator/leasing/grant"
 	"crawl.example.com/egress-proxies-operator/leasing/httpapi"
 	"crawl.example.com/egress-proxies-operator/leasing/record"
+	"crawl.example.com/egress-proxies-operator/leasing/wire"
 )
 
 // leaderPatience is how long, beyond what a call is willing to wait, the leader may take to decide about a lease.
@@ -67,7 +68,7 @@ func (b Backend) follow(ctx context.Context, r httpapi.LeaseRequest, lease *v1al
 		// The key is free again, as it would be if the leader had been asked itself.
 		b.withdraw(decided)
 		return httpapi.Lease{}, false, &httpapi.Error{
-			Status: http.StatusServiceUnavailable, Code: httpapi.CodeNoProxy, Reason: endReason(decided), Detail: endedBy(decided).Detail,
+			Status: http.StatusServiceUnavailable, Code: wire.CodeNoProxy, Reason: endReason(decided), Detail: endedBy(decided).Detail,
 			RetryAfter: noProxyRetry,
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
 	"crawl.example.com/egress-proxies-operator/leasing/httpapi"
 	"crawl.example.com/egress-proxies-operator/leasing/internal/fixture"
+	"crawl.example.com/egress-proxies-operator/leasing/wire"
 )
 
 // creations lets the creation of leases be interfered with.
@@ -41,7 +42,7 @@ func TestFollowerDoesNotCallAnUnansweredCreationRefused(t *testing.T) {
 					return answer
 				})
 				_, _, err := b.Lease(t.Context(), httpapi.LeaseRequest{Namespace: "team", Mode: v1alpha1.LeaseShared, Holder: "h", Key: key})
-				wantCode(t, err, httpapi.CodeOutcomeUnknown)
+				wantCode(t, err, wire.CodeOutcomeUnknown)
 				if left := leases(t, b); key != "" && left != 1 {
 					t.Fatalf("%d leases", left)
 				}
@@ -83,9 +84,9 @@ func TestFollowerLimitsTheCallsThatWait(t *testing.T) {
 		_, _, err := b.Lease(t.Context(), httpapi.LeaseRequest{Namespace: "team", Mode: v1alpha1.LeaseShared, Holder: holder})
 		return err
 	}
-	wantCode(t, ask("c"), httpapi.CodeQueueFull)
+	wantCode(t, ask("c"), wire.CodeQueueFull)
 	leave[2]()
-	wantCode(t, ask("a"), httpapi.CodeHolderLimit)
+	wantCode(t, ask("a"), wire.CodeHolderLimit)
 	if n := leases(t, b); n != 0 {
 		t.Fatalf("%d leases were created", n)
 	}

@@ -21,6 +21,7 @@ import (
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
 	"crawl.example.com/egress-proxies-operator/leasing/httpapi"
 	"crawl.example.com/egress-proxies-operator/leasing/internal/fixture"
+	"crawl.example.com/egress-proxies-operator/leasing/wire"
 )
 
 // newBackend is an allocator that was not started, over a fake API with the given objects.
@@ -46,10 +47,10 @@ func TestH12_AnEmptyCacheIsNotAnEmptyFleet(t *testing.T) {
 	b := newBackend(t, false)
 	var problem *httpapi.Error
 	if _, err := b.List(t.Context(), httpapi.ListQuery{Namespace: "team", Selector: labels.Everything()}); !errors.As(err, &problem) ||
-		problem.Status != http.StatusServiceUnavailable || problem.Code != httpapi.CodeNotReady || problem.RetryAfter == 0 {
+		problem.Status != http.StatusServiceUnavailable || problem.Code != wire.CodeNotReady || problem.RetryAfter == 0 {
 		t.Fatalf("answered %v", err)
 	}
-	if _, _, err := b.Lease(t.Context(), httpapi.LeaseRequest{Namespace: "team"}); !errors.As(err, &problem) || problem.Code != httpapi.CodeNotReady {
+	if _, _, err := b.Lease(t.Context(), httpapi.LeaseRequest{Namespace: "team"}); !errors.As(err, &problem) || problem.Code != wire.CodeNotReady {
 		t.Fatalf("answered %v", err)
 	}
 }

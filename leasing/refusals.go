@@ -13,6 +13,7 @@ import (
 	"crawl.example.com/egress-proxies-operator/leasing/grant"
 	"crawl.example.com/egress-proxies-operator/leasing/httpapi"
 	"crawl.example.com/egress-proxies-operator/leasing/ledger"
+	"crawl.example.com/egress-proxies-operator/leasing/wire"
 )
 
 // refusal says by HTTP why a lease was not granted.
@@ -25,12 +26,12 @@ func (b Backend) refusal(err error) error {
 			retry = min(max(none.Earliest.Sub(b.Clock.Now()), time.Second), maxNoProxyRetry)
 		}
 		return &httpapi.Error{
-			Status: http.StatusServiceUnavailable, Code: httpapi.CodeNoProxy, Reason: none.Reason, Detail: none.Message, RetryAfter: retry,
+			Status: http.StatusServiceUnavailable, Code: wire.CodeNoProxy, Reason: none.Reason, Detail: none.Message, RetryAfter: retry,
 		}
 	case errors.Is(err, errQueueFull):
-		return &httpapi.Error{Status: http.StatusTooManyRequests, Code: httpapi.CodeQueueFull, Detail: "Too many calls wait for a proxy", RetryAfter: noProxyRetry}
+		return &httpapi.Error{Status: http.StatusTooManyRequests, Code: wire.CodeQueueFull, Detail: "Too many calls wait for a proxy", RetryAfter: noProxyRetry}
 	case errors.Is(err, errHolderLimit):
-		return &httpapi.Error{Status: http.StatusTooManyRequests, Code: httpapi.CodeHolderLimit, Detail: "Too many calls of this holder wait for a proxy", RetryAfter: noProxyRetry}
+		return &httpapi.Error{Status: http.StatusTooManyRequests, Code: wire.CodeHolderLimit, Detail: "Too many calls of this holder wait for a proxy", RetryAfter: noProxyRetry}
 	case errors.Is(err, grant.ErrDeposed):
 		return notReady("Another replica may lead now")
 	case errors.Is(err, grant.ErrUnknown), errors.Is(err, grant.ErrTaken), errors.Is(err, grant.ErrGone), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
@@ -44,44 +45,44 @@ func unavailable(err error) error {
 	switch {
 	case apierrors.IsTooManyRequests(err):
 		return &httpapi.Error{
-			Status: http.StatusTooManyRequests, Code: httpapi.CodeTooManyRequests, Detail: "The Kubernetes API is overloaded",
+			Status: http.StatusTooManyRequests, Code: wire.CodeTooManyRequests, Detail: "The Kubernetes API is overloaded",
 			RetryAfter: max(grant.RetryAfter(err), time.Second),
 		}
 	case apierrors.IsNotFound(err), apierrors.HasStatusCause(err, "NamespaceTerminating"):
 		// The only thing that a creation does not find is the namespace.
-		return &httpapi.Error{Status: http.StatusUnprocessableEntity, Code: httpapi.CodeInvalidField, Field: "namespace", Detail: "The namespace does not exist, or not for long"}
+		return &httpapi.Error{Status: http.StatusUnprocessableEntity, Code: wire.CodeInvalidField, Field: "namespace", Detail: "The namespace does not exist, or not for long"}
 	case apierrors.IsInvalid(err), apierrors.IsForbidden(err), apierrors.IsBadRequest(err):
 		return err // a fault of the operator, or of its rights: it belongs into the log
 	}
 	return &httpapi.Error{
-		Status: http.StatusServiceUnavailable, Code: httpapi.CodeUnavailable, Detail: "The Kubernetes API does not answer", RetryAfter: notReadyRetry,
+		Status: http.StatusServiceUnavailable, Code: wire.CodeUnavailable, Detail: "The Kubernetes API does not answer", RetryAfter: notReadyRetry,
 	}
 }
 
 func notReady(detail string) *httpapi.Error {
-	return &httpapi.Error{Status: http.StatusServiceUnavailable, Code: httpapi.CodeNotReady, Detail: detail, RetryAfter: notReadyRetry}
+	return &httpapi.Error{Status: http.StatusServiceUnavailable, Code: wire.CodeNotReady, Detail: detail, RetryAfter: notReadyRetry}
 }
 
 func outcomeUnknown() *httpapi.Error {
 	return &httpapi.Error{
-		Status: http.StatusServiceUnavailable, Code: httpapi.CodeOutcomeUnknown, RetryAfter: notReadyRetry,
+		Status: http.StatusServiceUnavailable, Code: wire.CodeOutcomeUnknown, RetryAfter: notReadyRetry,
 		Detail: "It is not known yet whether the lease was granted; repeat the request with the same Idempotency-Key",
 	}
 }
 
 func noCredentials() *httpapi.Error {
 	return &httpapi.Error{
-		Status: http.StatusServiceUnavailable, Code: httpapi.CodeNoProxy, Reason: v1alpha1.ReasonCredentialsNotFound,
+		Status: http.StatusServiceUnavailable, Code: wire.CodeNoProxy, Reason: v1alpha1.ReasonCredentialsNotFound,
 		Detail: "The credentials of the proxy cannot be read", RetryAfter: noProxyRetry,
 	}
 }
 
 func consumedKey(detail string) *httpapi.Error {
-	return &httpapi.Error{Status: http.StatusConflict, Code: httpapi.CodeKeyConsumed, Field: "Idempotency-Key", Detail: detail}
+	return &httpapi.Error{Status: http.StatusConflict, Code: wire.CodeKeyConsumed, Field: wire.HeaderKey, Detail: detail}
 }
 
 func ended(reason, detail string) *httpapi.Error {
-	return &httpapi.Error{Status: http.StatusGone, Code: httpapi.CodeLeaseEnded, Reason: reason, Detail: detail}
+	return &httpapi.Error{Status: http.StatusGone, Code: wire.CodeLeaseEnded, Reason: reason, Detail: detail}
 }
 
 // endedBy says why a finished lease has ended.

@@ -13,6 +13,7 @@ import (
 	"crawl.example.com/egress-proxies-operator/leasing/httpapi"
 	"crawl.example.com/egress-proxies-operator/leasing/internal/fixture"
 	"crawl.example.com/egress-proxies-operator/leasing/record"
+	"crawl.example.com/egress-proxies-operator/leasing/wire"
 )
 
 // wantCode fails the test unless err is that refusal.
@@ -55,7 +56,7 @@ func TestReplayAsksTheProxy(t *testing.T) {
 				}
 				return
 			}
-			wantCode(t, err, httpapi.CodeOutcomeUnknown)
+			wantCode(t, err, wire.CodeOutcomeUnknown)
 		})
 	}
 }

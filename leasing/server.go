@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"crawl.example.com/egress-proxies-operator/leasing/httpapi"
+	"crawl.example.com/egress-proxies-operator/leasing/wire"
 )
 
 // Defaults and limits of the HTTP server.
@@ -28,7 +29,7 @@ const (
 	bodyTimeout   = 15 * time.Second
 	idleTimeout   = 2 * time.Minute
 	// answerTimeout covers the longest wait for a proxy.
-	answerTimeout = (httpapi.MaxWaitSeconds + 30) * time.Second
+	answerTimeout = (wire.MaxWaitSeconds + 30) * time.Second
 	// maxHeader bounds a request's head, in bytes.
 	maxHeader = 16 << 10
 	// shutdownTimeout is how long calls that run may go on when the process stops.

@@ -12,7 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
-	"crawl.example.com/egress-proxies-operator/leasing/httpapi"
+	"crawl.example.com/egress-proxies-operator/leasing/wire"
 )
 
 func TestL1_NPlusOneLeasesForNSlots(t *testing.T) {
@@ -97,7 +97,7 @@ func TestL2_ExclusiveLeasesNeverShare(t *testing.T) {
 			t.Fatalf("%s was granted %d times", id, n)
 		}
 	}
-	c.refused(503, httpapi.CodeNoProxy, http.MethodPost, "/v1/leases", `{}`)
+	c.refused(503, wire.CodeNoProxy, http.MethodPost, "/v1/leases", `{}`)
 	for i := range 4 {
 		if x := f.getProxy(fmt.Sprint("p", i)).Status.Exclusive; x == nil || x.LeaseUID == "" {
 			t.Fatalf("p%d names no lease", i)
@@ -213,7 +213,7 @@ func TestL15_AndL18_TTLIsClampedRenewedAndEnds(t *testing.T) {
 	// Without a change it ends, too.
 	f.awaitPhase("renewed", v1alpha1.LeaseExpired)
 	f.awaitPhase(held.name(), v1alpha1.LeaseExpired)
-	p := c.refused(410, httpapi.CodeLeaseEnded, http.MethodPost, "/v1/leases/"+held.LeaseID+"/renew", "")
+	p := c.refused(410, wire.CodeLeaseEnded, http.MethodPost, "/v1/leases/"+held.LeaseID+"/renew", "")
 	if p.Reason != v1alpha1.ReasonExpired {
 		t.Fatalf("reason %q", p.Reason)
 	}
@@ -224,7 +224,7 @@ func TestL15_AndL18_TTLIsClampedRenewedAndEnds(t *testing.T) {
 		if len(f.getProxy("a").Status.Cooldowns) != 1 {
 			t.Fatal("the late report had no effect")
 		}
-		c.refused(404, httpapi.CodeLeaseNotFound, http.MethodPost, "/v1/leases/unknown/report", `{"result":"rate_limited","target":"late.example"}`)
+		c.refused(404, wire.CodeLeaseNotFound, http.MethodPost, "/v1/leases/unknown/report", `{"result":"rate_limited","target":"late.example"}`)
 	})
 }
 
@@ -415,7 +415,7 @@ func TestReportsOfSpecCountOnce(t *testing.T) {
 	c.stop()
 	second := f.start()
 	second.writes.take()
-	second.refused(503, httpapi.CodeNoProxy, http.MethodPost, "/v1/leases", `{"target":"x.example"}`)
+	second.refused(503, wire.CodeNoProxy, http.MethodPost, "/v1/leases", `{"target":"x.example"}`)
 	// Another lease is handled after the one that was there, so nothing is still to come.
 	f.lease("other")
 	f.awaitPhase("other", v1alpha1.LeaseBound)

@@ -17,7 +17,7 @@ import (
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
 	"crawl.example.com/egress-proxies-operator/leasing"
-	"crawl.example.com/egress-proxies-operator/leasing/httpapi"
+	"crawl.example.com/egress-proxies-operator/leasing/wire"
 )
 
 const keyHeader = "Idempotency-Key"
@@ -76,12 +76,12 @@ func TestH2_KeyOfAnotherRequestOrOfAReleasedLease(t *testing.T) {
 	if again := c.acquire(200, `{"target":"x.example","waitSeconds":1}`, keyHeader, "k"); again.LeaseID != lease.LeaseID || !again.ExpiresAt.Equal(lease.ExpiresAt) {
 		t.Fatalf("the replay is %+v, want %+v", again, lease)
 	}
-	c.refused(422, httpapi.CodeKeyReused, http.MethodPost, "/v1/leases", `{"target":"y.example"}`, keyHeader, "k")
+	c.refused(422, wire.CodeKeyReused, http.MethodPost, "/v1/leases", `{"target":"y.example"}`, keyHeader, "k")
 	c.acquire(201, `{"target":"x.example","holder":"another"}`, keyHeader, "k")
 	if status, _ := c.call(http.MethodDelete, "/v1/leases/"+lease.LeaseID, ""); status != 204 {
 		t.Fatalf("release: %d", status)
 	}
-	c.refused(409, httpapi.CodeKeyConsumed, http.MethodPost, "/v1/leases", `{"target":"x.example"}`, keyHeader, "k")
+	c.refused(409, wire.CodeKeyConsumed, http.MethodPost, "/v1/leases", `{"target":"x.example"}`, keyHeader, "k")
 	if n := len(f.leases()); n != 1 {
 		t.Fatalf("%d leases are stored", n)
 	}
@@ -128,7 +128,7 @@ func TestH4_CreationThatCommitsLateKeepsItsSlotTaken(t *testing.T) {
 	go func() { first <- c.acquire(201, `{}`, keyHeader, "k") }()
 	send := <-commit
 	// While nobody knows what became of it, nobody else gets the slot.
-	c.refused(503, httpapi.CodeNoProxy, http.MethodPost, "/v1/leases", `{}`)
+	c.refused(503, wire.CodeNoProxy, http.MethodPost, "/v1/leases", `{}`)
 	// The first request is carried out after all, and only then the repetition.
 	answer, err := send()
 	if err != nil || answer.StatusCode != http.StatusCreated {
@@ -142,7 +142,7 @@ func TestH4_CreationThatCommitsLateKeepsItsSlotTaken(t *testing.T) {
 	if n := len(f.leases()); n != 1 || f.leases()[0].Name != lease.name() {
 		t.Fatalf("%d leases are stored", n)
 	}
-	c.refused(503, httpapi.CodeNoProxy, http.MethodPost, "/v1/leases", `{}`)
+	c.refused(503, wire.CodeNoProxy, http.MethodPost, "/v1/leases", `{}`)
 }
 
 func TestH5_DisconnectWhileWaitingLeavesNothingBehind(t *testing.T) {
@@ -218,9 +218,9 @@ func TestH7_ForeignIDsTouchNothing(t *testing.T) {
 	}
 	c.writes.take()
 	for _, id := range forged {
-		c.refused(404, httpapi.CodeLeaseNotFound, http.MethodGet, "/v1/leases/"+id, "")
-		c.refused(404, httpapi.CodeLeaseNotFound, http.MethodPost, "/v1/leases/"+id+"/renew", "")
-		c.refused(404, httpapi.CodeLeaseNotFound, http.MethodPost, "/v1/leases/"+id+"/report", `{"result":"banned","target":"x.example"}`)
+		c.refused(404, wire.CodeLeaseNotFound, http.MethodGet, "/v1/leases/"+id, "")
+		c.refused(404, wire.CodeLeaseNotFound, http.MethodPost, "/v1/leases/"+id+"/renew", "")
+		c.refused(404, wire.CodeLeaseNotFound, http.MethodPost, "/v1/leases/"+id+"/report", `{"result":"banned","target":"x.example"}`)
 		if status, _ := c.call(http.MethodDelete, "/v1/leases/"+id, ""); status != 204 {
 			t.Fatalf("DELETE %s: %d", id, status)
 		}
@@ -241,7 +241,7 @@ func TestH7_ForeignIDsTouchNothing(t *testing.T) {
 	}
 	f.lease(lease.name())
 	f.awaitPhase(lease.name(), v1alpha1.LeaseBound)
-	if p := c.refused(410, httpapi.CodeLeaseEnded, http.MethodGet, "/v1/leases/"+lease.LeaseID, ""); p.Reason != "Gone" {
+	if p := c.refused(410, wire.CodeLeaseEnded, http.MethodGet, "/v1/leases/"+lease.LeaseID, ""); p.Reason != "Gone" {
 		t.Fatalf("reason %q", p.Reason)
 	}
 	if status, _ := c.call(http.MethodDelete, "/v1/leases/"+lease.LeaseID, ""); status != 204 || f.get(lease.name()) == nil {
@@ -257,7 +257,7 @@ func TestH8_RenewalAfterARevocationSaysWhy(t *testing.T) {
 	f.ready(px, "another-instance")
 	f.awaitPhase(lease.name(), v1alpha1.LeaseRevoked)
 	for _, call := range [][2]string{{http.MethodPost, "/renew"}, {http.MethodGet, ""}} {
-		p := c.refused(410, httpapi.CodeLeaseEnded, call[0], "/v1/leases/"+lease.LeaseID+call[1], "")
+		p := c.refused(410, wire.CodeLeaseEnded, call[0], "/v1/leases/"+lease.LeaseID+call[1], "")
 		if p.Reason != v1alpha1.ReasonProxyReplaced || p.Detail == "" {
 			t.Fatalf("answered %+v", p)
 		}
@@ -347,7 +347,7 @@ func TestFollowerGrantsRenewsAndReports(t *testing.T) {
 		}
 	}
 	// Nothing fits: the answer comes at once, and the key is free for another try.
-	follower.refused(503, httpapi.CodeNoProxy, http.MethodPost, "/v1/leases", `{"selector":{"geo":"moon"}}`, keyHeader, "m")
+	follower.refused(503, wire.CodeNoProxy, http.MethodPost, "/v1/leases", `{"selector":{"geo":"moon"}}`, keyHeader, "m")
 	f.proxy("m", func(px *v1alpha1.Proxy) { px.Labels = map[string]string{"geo": "moon"} })
 	follower.acquire(201, `{"selector":{"geo":"moon"},"waitSeconds":20}`, keyHeader, "m")
 }
@@ -391,7 +391,7 @@ func TestH9_RefusalsSayWhyAndWhenToTryAgain(t *testing.T) {
 			}
 			return ""
 		})
-		want(t, c, `{}`, 503, httpapi.CodeNotReady)
+		want(t, c, `{}`, 503, wire.CodeNotReady)
 		if status, body := c.call(http.MethodGet, "/v1/proxies", ""); status != 200 || !strings.Contains(string(body), `"name":"a"`) {
 			t.Fatalf("listing needs no leader: %d %s", status, body)
 		}
@@ -407,7 +407,7 @@ func TestH9_RefusalsSayWhyAndWhenToTryAgain(t *testing.T) {
 		f := newFleet(t)
 		f.proxy("a")
 		c := f.start(following)
-		want(t, c, `{}`, 503, httpapi.CodeNotReady)
+		want(t, c, `{}`, 503, wire.CodeNotReady)
 		if n := len(f.leases()); n != 0 {
 			t.Fatalf("%d leases are left behind", n)
 		}
@@ -419,7 +419,7 @@ func TestH9_RefusalsSayWhyAndWhenToTryAgain(t *testing.T) {
 		c := f.start(withTransport(faulty.wrap))
 		// client-go repeats a few times by itself, unless the server says that it shall not.
 		faulty.plan(http.MethodPost, "/proxyleases", requestRefused)
-		want(t, c, `{}`, 429, httpapi.CodeTooManyRequests)
+		want(t, c, `{}`, 429, wire.CodeTooManyRequests)
 		c.acquire(201, `{}`)
 	})
 	t.Run("queue full", func(t *testing.T) {
@@ -447,9 +447,9 @@ func TestH9_RefusalsSayWhyAndWhenToTryAgain(t *testing.T) {
 			})
 		}
 		wait("one", 1)
-		want(t, c, `{"waitSeconds":60,"holder":"one"}`, 429, httpapi.CodeHolderLimit)
+		want(t, c, `{"waitSeconds":60,"holder":"one"}`, 429, wire.CodeHolderLimit)
 		wait("two", 2)
-		want(t, c, `{"waitSeconds":60,"holder":"three"}`, 429, httpapi.CodeQueueFull)
+		want(t, c, `{"waitSeconds":60,"holder":"three"}`, 429, wire.CodeQueueFull)
 		cancel()
 		calls.Wait()
 	})

@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
-	"crawl.example.com/egress-proxies-operator/leasing/httpapi"
+	"crawl.example.com/egress-proxies-operator/leasing/wire"
 )
 
 func TestC1_CooldownAndLeaseSurviveARestart(t *testing.T) {
@@ -57,7 +57,7 @@ func TestC1_CooldownAndLeaseSurviveARestart(t *testing.T) {
 		t.Fatalf("after the restart: %d %s", status, body)
 	}
 	second.call(http.MethodDelete, "/v1/leases/"+lease.LeaseID, "")
-	second.refused(410, httpapi.CodeLeaseEnded, http.MethodGet, "/v1/leases/"+lease.LeaseID, "")
+	second.refused(410, wire.CodeLeaseEnded, http.MethodGet, "/v1/leases/"+lease.LeaseID, "")
 }
 
 func TestC3_OneReportCoolsTheWholeExit(t *testing.T) {
@@ -68,7 +68,7 @@ func TestC3_OneReportCoolsTheWholeExit(t *testing.T) {
 	c := f.start()
 	lease := c.acquire(201, `{}`)
 	c.call(http.MethodPost, "/v1/leases/"+lease.LeaseID+"/report", `{"result":"banned","target":"x.example"}`)
-	p := c.refused(503, httpapi.CodeNoProxy, http.MethodPost, "/v1/leases", `{"target":"x.example"}`)
+	p := c.refused(503, wire.CodeNoProxy, http.MethodPost, "/v1/leases", `{"target":"x.example"}`)
 	if p.Reason != v1alpha1.ReasonCooling {
 		t.Fatalf("reason %q", p.Reason)
 	}
@@ -105,7 +105,7 @@ func TestC4_NewInstanceOrAddressIsNotCooling(t *testing.T) {
 		t.Helper()
 		lease := c.acquire(201, `{"target":"x.example"}`)
 		c.call(http.MethodPost, "/v1/leases/"+lease.LeaseID+"/report", `{"result":"rate_limited","target":"x.example"}`)
-		c.refused(503, httpapi.CodeNoProxy, http.MethodPost, "/v1/leases", `{"target":"x.example"}`)
+		c.refused(503, wire.CodeNoProxy, http.MethodPost, "/v1/leases", `{"target":"x.example"}`)
 	}
 	leasable := func() string {
 		if status, body := c.call(http.MethodPost, "/v1/leases", `{"target":"x.example"}`); status != 201 {
@@ -184,7 +184,7 @@ func TestR1_RestartLosesAndDoublesNothing(t *testing.T) {
 			if status == 503 {
 				p = decode[problem](t, body)
 			}
-			if status != 200 && status != 201 && p.Code != httpapi.CodeNoProxy {
+			if status != 200 && status != 201 && p.Code != wire.CodeNoProxy {
 				return string(body)
 			}
 			return ""

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
-	"crawl.example.com/egress-proxies-operator/leasing/httpapi"
+	"crawl.example.com/egress-proxies-operator/leasing/wire"
 )
 
 // One proxy with one slot, from the race for it to a cooldown that outlives the core.
@@ -49,6 +49,6 @@ func TestA47_LeasesEndToEnd(t *testing.T) {
 	if status, body := c.call(http.MethodDelete, "/v1/leases/"+held.LeaseID, ""); status != 204 {
 		t.Fatalf("release: %d %s", status, body)
 	}
-	c.refused(503, httpapi.CodeNoProxy, http.MethodPost, "/v1/leases", `{"target":"x.example"}`)
+	c.refused(503, wire.CodeNoProxy, http.MethodPost, "/v1/leases", `{"target":"x.example"}`)
 	c.acquire(201, `{"target":"other.example"}`)
 }

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
+	"crawl.example.com/egress-proxies-operator/leasing/wire"
 )
 
 // Backend does what the API asks for. Errors it expects are *Error; others are answered as 500 without their text.
@@ -110,7 +111,7 @@ type Proxy struct {
 type Error struct {
 	// Status is the HTTP status code.
 	Status int
-	// Code is stable; see the Code constants.
+	// Code is stable; see package wire.
 	Code string
 	// Field of the request that is wrong, if it is one.
 	Field string
@@ -130,33 +131,7 @@ func (e *Error) Error() string {
 	return e.Code + ": " + e.Detail
 }
 
-// Codes of errors. They are part of the API.
-const (
-	CodeInvalidBody          = "invalid_body"             // 400: not JSON, a wrong type, an unknown or repeated field
-	CodeInvalidHeader        = "invalid_header"           // 400
-	CodeInvalidQuery         = "invalid_query"            // 400
-	CodeUnauthorized         = "unauthorized"             // 401
-	CodeForbidden            = "forbidden"                // 403
-	CodeNotFound             = "not_found"                // 404: no such path
-	CodeLeaseNotFound        = "lease_not_found"          // 404: not an id of this operator
-	CodeMethodNotAllowed     = "method_not_allowed"       // 405
-	CodeKeyConsumed          = "idempotency_key_consumed" // 409: the lease of this key has ended
-	CodeLeaseEnded           = "lease_ended"              // 410, with the reason
-	CodeBodyTooLarge         = "body_too_large"           // 413
-	CodeUnsupportedMediaType = "unsupported_media_type"   // 415
-	CodeInvalidField         = "invalid_field"            // 422: the value of a field
-	CodeKeyReused            = "idempotency_key_reused"   // 422: the key was used for another request
-	CodeHolderLimit          = "holder_limit"             // 429
-	CodeQueueFull            = "queue_full"               // 429
-	CodeTooManyRequests      = "too_many_requests"        // 429: passed on from the API server
-	CodeInternal             = "internal"                 // 500
-	CodeNoProxy              = "no_proxy_available"       // 503
-	CodeNotReady             = "not_ready"                // 503: starting, or no leader
-	CodeOutcomeUnknown       = "outcome_unknown"          // 503: repeat with the same Idempotency-Key
-	CodeUnavailable          = "api_unavailable"          // 503: the Kubernetes API does not answer
-)
-
 // invalid is the error of a field's value.
 func invalid(field, detail string) *Error {
-	return &Error{Status: 422, Code: CodeInvalidField, Field: field, Detail: detail}
+	return &Error{Status: 422, Code: wire.CodeInvalidField, Field: field, Detail: detail}
 }

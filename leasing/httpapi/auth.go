@@ -14,6 +14,8 @@ import (
 
 	"github.com/go-logr/logr"
 	"k8s.io/utils/clock"
+
+	"crawl.example.com/egress-proxies-operator/leasing/wire"
 )
 
 // Identity is who sends a request.
@@ -107,7 +109,7 @@ func (a *Auth) authenticate(r *http.Request) (caller, error) {
 	if a.open {
 		return caller{Identity: Identity{Name: "anonymous"}}, nil
 	}
-	unauthorized := &Error{Status: http.StatusUnauthorized, Code: CodeUnauthorized, Detail: "A valid bearer token is required: Authorization: Bearer TOKEN"}
+	unauthorized := &Error{Status: http.StatusUnauthorized, Code: wire.CodeUnauthorized, Detail: "A valid bearer token is required: Authorization: Bearer TOKEN"}
 	headers := r.Header.Values("Authorization")
 	if len(headers) != 1 {
 		return caller{}, unauthorized
@@ -140,7 +142,7 @@ func (c caller) authorize(ctx context.Context, access Access) error {
 	}
 	if !allowed {
 		return &Error{
-			Status: http.StatusForbidden, Code: CodeForbidden,
+			Status: http.StatusForbidden, Code: wire.CodeForbidden,
 			Detail: fmt.Sprintf("%s may not %s %s in namespace %s", c.Name, access.Verb, access.Resource, access.Namespace),
 		}
 	}

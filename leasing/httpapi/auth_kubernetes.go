@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
+	"crawl.example.com/egress-proxies-operator/leasing/wire"
 )
 
 const (
@@ -83,7 +84,7 @@ func (k *Kubernetes) Authenticate(ctx context.Context, token string) (Identity, 
 		k.once.Do(func() { k.limiter = rate.NewLimiter(reviewsPerSecond, reviewBurst) })
 		if !k.limiter.AllowN(k.Clock.Now(), 1) {
 			return Identity{}, false, &Error{
-				Status: http.StatusTooManyRequests, Code: CodeTooManyRequests, Detail: "Too many unknown tokens are sent", RetryAfter: unavailableRetry,
+				Status: http.StatusTooManyRequests, Code: wire.CodeTooManyRequests, Detail: "Too many unknown tokens are sent", RetryAfter: unavailableRetry,
 			}
 		}
 		review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: k.Audiences}}
@@ -144,7 +145,7 @@ func reviewFailed(what string, err error) error {
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	return fmt.Errorf("%s: %w: %w", what, err, &Error{
-		Status: http.StatusServiceUnavailable, Code: CodeUnavailable, Detail: "The Kubernetes API does not answer", RetryAfter: unavailableRetry,
+		Status: http.StatusServiceUnavailable, Code: wire.CodeUnavailable, Detail: "The Kubernetes API does not answer", RetryAfter: unavailableRetry,
 	})
 }
 

@@ -18,6 +18,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"crawl.example.com/egress-proxies-operator/leasing/wire"
 )
 
 // reviewer is an API server whose tokens are of one user each time with the group that the token says, of which "admin" may
@@ -89,7 +91,7 @@ func TestKubernetesDownIsNotAFailureOfTheRequest(t *testing.T) {
 	_, _, s := newServer(t)
 	s.Auth = (&reviewer{down: true}).auth(t)
 	w := send(s.Handler(), "GET", "/v1/proxies", "")
-	if p := answerProblem(t, w.Body.String()); w.Code != 503 || p.Code != CodeUnavailable || w.Header().Get("Retry-After") != "1" {
+	if p := answerProblem(t, w.Body.String()); w.Code != 503 || p.Code != wire.CodeUnavailable || w.Header().Get("Retry-After") != "1" {
 		t.Fatalf("%d %+v", w.Code, p)
 	}
 }

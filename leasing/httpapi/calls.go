@@ -9,26 +9,11 @@ import (
 
 	"github.com/julienschmidt/httprouter"
 
-	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
+	"crawl.example.com/egress-proxies-operator/leasing/wire"
 )
 
 // startingRetry is when to try again while the signing key is not loaded.
 const startingRetry = time.Second
-
-// leaseView is a lease as JSON.
-type leaseView struct {
-	LeaseID    string             `json:"leaseID"`
-	ExpiresAt  time.Time          `json:"expiresAt"`
-	TTLSeconds int32              `json:"ttlSeconds"`
-	Mode       v1alpha1.LeaseMode `json:"mode"`
-	Holder     string             `json:"holder,omitempty"`
-	Draining   bool               `json:"draining"`
-	Proxy      leasedProxyView    `json:"proxy"`
-}
-
-type listView struct {
-	Proxies []proxyView `json:"proxies"`
-}
 
 func (s *Server) list(w http.ResponseWriter, r *http.Request, _ httprouter.Params) error {
 	who, err := s.Auth.authenticate(r)
@@ -57,7 +42,7 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, _ httprouter.Param
 		_, _ = w.Write([]byte(b.String()))
 		return nil
 	}
-	view := listView{Proxies: make([]proxyView, 0, len(proxies))}
+	view := wire.ProxyList{Proxies: make([]wire.Proxy, 0, len(proxies))}
 	for _, p := range proxies {
 		view.Proxies = append(view.Proxies, viewOf(p))
 	}
@@ -185,7 +170,7 @@ func (s *Server) identify(r *http.Request, p httprouter.Params, verb string) (Re
 	}
 	ref, err := s.Signer.Parse(p.ByName("id"))
 	if err != nil {
-		return Ref{}, &Error{Status: http.StatusNotFound, Code: CodeLeaseNotFound, Detail: "This is not a lease id of this operator"}
+		return Ref{}, &Error{Status: http.StatusNotFound, Code: wire.CodeLeaseNotFound, Detail: "This is not a lease id of this operator"}
 	}
 	return ref, s.allow(r, who, verb, "proxyleases", ref.Namespace)
 }
@@ -194,7 +179,7 @@ func (s *Server) identify(r *http.Request, p httprouter.Params, verb string) (Re
 func (s *Server) allow(r *http.Request, who caller, verb, resource, namespace string) error {
 	if len(s.Namespaces) > 0 && !slices.Contains(s.Namespaces, namespace) {
 		return &Error{
-			Status: http.StatusForbidden, Code: CodeForbidden, Field: "namespace",
+			Status: http.StatusForbidden, Code: wire.CodeForbidden, Field: "namespace",
 			Detail: "This operator does not serve namespace " + namespace,
 		}
 	}
@@ -205,7 +190,7 @@ func (s *Server) ready() error {
 	if s.Signer.Ready() {
 		return nil
 	}
-	return &Error{Status: http.StatusServiceUnavailable, Code: CodeNotReady, Detail: "The operator is starting", RetryAfter: startingRetry}
+	return &Error{Status: http.StatusServiceUnavailable, Code: wire.CodeNotReady, Detail: "The operator is starting", RetryAfter: startingRetry}
 }
 
 func (s *Server) answer(w http.ResponseWriter, status int, l Lease) error {
@@ -213,9 +198,9 @@ func (s *Server) answer(w http.ResponseWriter, status int, l Lease) error {
 	if err != nil {
 		return err
 	}
-	writeJSON(w, status, "application/json", leaseView{
-		LeaseID: id, ExpiresAt: l.ExpireTime.UTC(), TTLSeconds: l.TTLSeconds, Mode: l.Mode, Holder: l.Holder, Draining: l.Draining,
-		Proxy: leasedProxyView{proxyView: viewOf(l.Proxy), Username: l.Username, Password: l.Password},
+	writeJSON(w, status, "application/json", wire.Lease{
+		LeaseID: id, ExpiresAt: l.ExpireTime.UTC(), TTLSeconds: l.TTLSeconds, Mode: string(l.Mode), Holder: l.Holder, Draining: l.Draining,
+		Proxy: wire.LeasedProxy{Proxy: viewOf(l.Proxy), Username: l.Username, Password: l.Password},
 	})
 	return nil
 }

@@ -13,6 +13,8 @@ import (
 	"unicode/utf8"
 
 	kjson "sigs.k8s.io/json"
+
+	"crawl.example.com/egress-proxies-operator/leasing/wire"
 )
 
 // maxBody is the largest request body that is read, in bytes.
@@ -22,25 +24,25 @@ const maxBody = 64 << 10
 func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	encodings := r.Header.Values("Content-Encoding")
 	if slices.ContainsFunc(encodings, func(e string) bool { return e != "" && !strings.EqualFold(e, "identity") }) {
-		return nil, &Error{Status: http.StatusUnsupportedMediaType, Code: CodeUnsupportedMediaType, Field: "Content-Encoding", Detail: "the body must not be encoded"}
+		return nil, &Error{Status: http.StatusUnsupportedMediaType, Code: wire.CodeUnsupportedMediaType, Field: "Content-Encoding", Detail: "the body must not be encoded"}
 	}
 	if headers := r.Header.Values("Content-Type"); len(headers) > 1 {
-		return nil, &Error{Status: http.StatusUnsupportedMediaType, Code: CodeUnsupportedMediaType, Field: "Content-Type", Detail: "must not be repeated"}
+		return nil, &Error{Status: http.StatusUnsupportedMediaType, Code: wire.CodeUnsupportedMediaType, Field: "Content-Type", Detail: "must not be repeated"}
 	}
 	if header := r.Header.Get("Content-Type"); header != "" {
 		media, parameters, err := mime.ParseMediaType(header)
 		charset := parameters["charset"]
 		known := media == "application/json" || media == "application/x-www-form-urlencoded"
 		if err != nil || !known || (charset != "" && !strings.EqualFold(charset, "utf-8")) {
-			return nil, &Error{Status: http.StatusUnsupportedMediaType, Code: CodeUnsupportedMediaType, Field: "Content-Type", Detail: "the body must be application/json in UTF-8"}
+			return nil, &Error{Status: http.StatusUnsupportedMediaType, Code: wire.CodeUnsupportedMediaType, Field: "Content-Type", Detail: "the body must be application/json in UTF-8"}
 		}
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err != nil {
 		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-			return nil, &Error{Status: http.StatusRequestEntityTooLarge, Code: CodeBodyTooLarge, Detail: fmt.Sprintf("the body must not be larger than %d bytes", maxBody)}
+			return nil, &Error{Status: http.StatusRequestEntityTooLarge, Code: wire.CodeBodyTooLarge, Detail: fmt.Sprintf("the body must not be larger than %d bytes", maxBody)}
 		}
-		return nil, &Error{Status: http.StatusBadRequest, Code: CodeInvalidBody, Detail: "the body could not be read"}
+		return nil, &Error{Status: http.StatusBadRequest, Code: wire.CodeInvalidBody, Detail: "the body could not be read"}
 	}
 	return body, nil
 }
@@ -52,7 +54,7 @@ func decode(w http.ResponseWriter, r *http.Request, into any) error {
 		return err
 	}
 	bad := func(field, detail string) error {
-		return &Error{Status: http.StatusBadRequest, Code: CodeInvalidBody, Field: field, Detail: detail}
+		return &Error{Status: http.StatusBadRequest, Code: wire.CodeInvalidBody, Field: field, Detail: detail}
 	}
 	if len(strings.TrimSpace(string(body))) == 0 {
 		return bad("", "the body is empty; it must be a JSON object")
@@ -113,7 +115,7 @@ func emptyBody(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if text := strings.TrimSpace(string(body)); text != "" && text != "{}" {
-		return &Error{Status: http.StatusBadRequest, Code: CodeInvalidBody, Detail: "this call takes no body"}
+		return &Error{Status: http.StatusBadRequest, Code: wire.CodeInvalidBody, Detail: "this call takes no body"}
 	}
 	return nil
 }

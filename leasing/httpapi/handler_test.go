@@ -13,12 +13,13 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
+	"crawl.example.com/egress-proxies-operator/leasing/wire"
 )
 
 // answerProblem reads an error answer.
-func answerProblem(t *testing.T, body string) problem {
+func answerProblem(t *testing.T, body string) wire.Problem {
 	t.Helper()
-	var p problem
+	var p wire.Problem
 	if err := json.Unmarshal([]byte(body), &p); err != nil {
 		t.Fatalf("%q is not a problem: %v", body, err)
 	}
@@ -175,7 +176,7 @@ func TestBadQueriesNameTheKey(t *testing.T) {
 		"healthy=": "healthy", "healthy=1": "healthy", "healthy=T": "healthy",
 	} {
 		w := send(h, http.MethodGet, "/v1/proxies?"+query, "")
-		if p := answerProblem(t, w.Body.String()); w.Code != 400 || p.Code != CodeInvalidQuery || p.Field != field {
+		if p := answerProblem(t, w.Body.String()); w.Code != 400 || p.Code != wire.CodeInvalidQuery || p.Field != field {
 			t.Errorf("%s: %d %s, want field %q", query, w.Code, w.Body, field)
 		}
 	}
@@ -257,7 +258,7 @@ func TestListQueryIsTranslated(t *testing.T) {
 func TestErrorsOfTheBackend(t *testing.T) {
 	h, b, s := newServer(t)
 	id, _ := s.Signer.ID(Ref{Namespace: "default", Name: "l", UID: testUID})
-	b.err = &Error{Status: 503, Code: CodeNoProxy, Reason: "Cooling", Detail: "All cool", RetryAfter: 1500 * time.Millisecond}
+	b.err = &Error{Status: 503, Code: wire.CodeNoProxy, Reason: "Cooling", Detail: "All cool", RetryAfter: 1500 * time.Millisecond}
 	w := send(h, http.MethodPost, "/v1/leases", `{}`)
 	if p := answerProblem(t, w.Body.String()); w.Code != 503 || w.Header().Get("Retry-After") != "2" || p.Reason != "Cooling" || p.RetryAfterSeconds != 2 {
 		t.Fatalf("%d %v %s", w.Code, w.Header(), w.Body)
@@ -268,7 +269,7 @@ func TestErrorsOfTheBackend(t *testing.T) {
 		t.Fatalf("%d %s", w.Code, w.Body)
 	}
 	b.err, b.panics = nil, true
-	if w = send(h, http.MethodGet, "/v1/leases/"+id, ""); w.Code != 500 || answerProblem(t, w.Body.String()).Code != CodeInternal {
+	if w = send(h, http.MethodGet, "/v1/leases/"+id, ""); w.Code != 500 || answerProblem(t, w.Body.String()).Code != wire.CodeInternal {
 		t.Fatalf("%d %s", w.Code, w.Body)
 	}
 }
@@ -280,14 +281,14 @@ func TestUnknownPathsAndMethods(t *testing.T) {
 		status       int
 		code         string
 	}{
-		{http.MethodGet, "/", 404, CodeNotFound},
-		{http.MethodGet, "/v1/proxies/", 404, CodeNotFound},
-		{http.MethodGet, "/V1/proxies", 404, CodeNotFound},
-		{http.MethodGet, "/v1//leases", 404, CodeNotFound},
-		{http.MethodPost, "/v1/leases/x/unknown", 404, CodeNotFound},
-		{http.MethodPut, "/v1/leases", 405, CodeMethodNotAllowed},
-		{http.MethodOptions, "/v1/leases", 405, CodeMethodNotAllowed},
-		{http.MethodPatch, "/v1/leases/x", 405, CodeMethodNotAllowed},
+		{http.MethodGet, "/", 404, wire.CodeNotFound},
+		{http.MethodGet, "/v1/proxies/", 404, wire.CodeNotFound},
+		{http.MethodGet, "/V1/proxies", 404, wire.CodeNotFound},
+		{http.MethodGet, "/v1//leases", 404, wire.CodeNotFound},
+		{http.MethodPost, "/v1/leases/x/unknown", 404, wire.CodeNotFound},
+		{http.MethodPut, "/v1/leases", 405, wire.CodeMethodNotAllowed},
+		{http.MethodOptions, "/v1/leases", 405, wire.CodeMethodNotAllowed},
+		{http.MethodPatch, "/v1/leases/x", 405, wire.CodeMethodNotAllowed},
 	} {
 		w := send(h, c.method, c.path, "")
 		if p := answerProblem(t, w.Body.String()); w.Code != c.status || p.Code != c.code {

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
+	"crawl.example.com/egress-proxies-operator/leasing/wire"
 )
 
 // maxQueryKeys bounds the query of a list.
@@ -19,7 +20,7 @@ const maxQueryKeys = 32
 // parseList reads the query of GET /v1/proxies. A key that is not one of the call's own is a label that must be equal.
 func parseList(u *url.URL, defaultNamespace string) (q ListQuery, text bool, err error) {
 	bad := func(key, detail string) error {
-		return &Error{Status: http.StatusBadRequest, Code: CodeInvalidQuery, Field: key, Detail: detail}
+		return &Error{Status: http.StatusBadRequest, Code: wire.CodeInvalidQuery, Field: key, Detail: detail}
 	}
 	values, err := url.ParseQuery(u.RawQuery)
 	if err != nil {
@@ -87,37 +88,11 @@ func equal(q *ListQuery, label, value string) error {
 	return nil
 }
 
-// proxyView is a proxy as JSON.
-type proxyView struct {
-	ID        string              `json:"id"`
-	Namespace string              `json:"namespace"`
-	Name      string              `json:"name"`
-	IP        string              `json:"ip"`
-	Port      int32               `json:"port"`
-	Protocol  string              `json:"protocol"`
-	URL       string              `json:"url"`
-	Healthy   bool                `json:"healthy"`
-	Leasable  bool                `json:"leasable"`
-	Phase     v1alpha1.ProxyPhase `json:"phase"`
-	Mode      v1alpha1.ProxyMode  `json:"mode"`
-	Provider  string              `json:"provider,omitempty"`
-	Pool      string              `json:"pool,omitempty"`
-	Zone      string              `json:"zone,omitempty"`
-	EgressIP  string              `json:"egressIP,omitempty"`
-	Labels    map[string]string   `json:"labels"`
-}
-
-// leasedProxyView adds what only the holder of a lease is told.
-type leasedProxyView struct {
-	proxyView
-	Username string `json:"username,omitempty"`
-	Password string `json:"password,omitempty"`
-}
-
-func viewOf(p Proxy) proxyView {
-	v := proxyView{
+// viewOf is a proxy as JSON.
+func viewOf(p Proxy) wire.Proxy {
+	v := wire.Proxy{
 		ID: p.Namespace + "/" + p.Name, Namespace: p.Namespace, Name: p.Name, IP: p.Host, Port: p.Port, Protocol: p.Protocol, URL: p.URL,
-		Healthy: p.Healthy, Leasable: p.Leasable, Phase: p.Phase, Mode: p.Mode, Provider: p.Provider, Pool: p.Pool, Zone: p.Zone,
+		Healthy: p.Healthy, Leasable: p.Leasable, Phase: string(p.Phase), Mode: string(p.Mode), Provider: p.Provider, Pool: p.Pool, Zone: p.Zone,
 		EgressIP: p.EgressIP, Labels: p.Labels,
 	}
 	if v.Labels == nil {

@@ -12,6 +12,8 @@ import (
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/getkin/kin-openapi/openapi3filter"
 	"github.com/getkin/kin-openapi/routers"
+
+	"crawl.example.com/egress-proxies-operator/leasing/wire"
 )
 
 func loadOpenAPI(t *testing.T) *openapi3.T {
@@ -103,9 +105,9 @@ func TestOpenAPIHasTheCodes(t *testing.T) {
 		described = append(described, v.(string))
 	}
 	want := []string{
-		CodeInvalidBody, CodeInvalidHeader, CodeInvalidQuery, CodeUnauthorized, CodeForbidden, CodeNotFound, CodeLeaseNotFound, CodeMethodNotAllowed,
-		CodeKeyConsumed, CodeLeaseEnded, CodeBodyTooLarge, CodeUnsupportedMediaType, CodeInvalidField, CodeKeyReused, CodeHolderLimit, CodeQueueFull,
-		CodeTooManyRequests, CodeInternal, CodeNoProxy, CodeNotReady, CodeOutcomeUnknown, CodeUnavailable,
+		wire.CodeInvalidBody, wire.CodeInvalidHeader, wire.CodeInvalidQuery, wire.CodeUnauthorized, wire.CodeForbidden, wire.CodeNotFound, wire.CodeLeaseNotFound, wire.CodeMethodNotAllowed,
+		wire.CodeKeyConsumed, wire.CodeLeaseEnded, wire.CodeBodyTooLarge, wire.CodeUnsupportedMediaType, wire.CodeInvalidField, wire.CodeKeyReused, wire.CodeHolderLimit, wire.CodeQueueFull,
+		wire.CodeTooManyRequests, wire.CodeInternal, wire.CodeNoProxy, wire.CodeNotReady, wire.CodeOutcomeUnknown, wire.CodeUnavailable,
 	}
 	if !slices.Equal(described, want) {
 		t.Fatalf("described %v", described)

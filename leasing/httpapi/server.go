@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"crawl.example.com/egress-proxies-operator/internal/tracing"
+	"crawl.example.com/egress-proxies-operator/leasing/wire"
 )
 
 // requestTimeout bounds a request, on top of the time it asks to wait.
@@ -54,13 +55,13 @@ type call func(w http.ResponseWriter, r *http.Request, p httprouter.Params) erro
 // routes are all calls, with the paths as httprouter writes them.
 func (s *Server) routes() map[Route]call {
 	return map[Route]call{
-		{http.MethodGet, "/v1/proxies"}:            s.list,
-		{http.MethodPost, "/v1/leases"}:            s.lease,
-		{http.MethodGet, "/v1/leases/:id"}:         s.get,
-		{http.MethodDelete, "/v1/leases/:id"}:      s.release,
-		{http.MethodPost, "/v1/leases/:id/renew"}:  s.renew,
-		{http.MethodPost, "/v1/leases/:id/report"}: s.report,
-		{http.MethodGet, "/openapi.json"}:          s.openapi,
+		{http.MethodGet, wire.PathProxies}:                               s.list,
+		{http.MethodPost, wire.PathLeases}:                               s.lease,
+		{http.MethodGet, wire.PathLeases + "/:id"}:                       s.get,
+		{http.MethodDelete, wire.PathLeases + "/:id"}:                    s.release,
+		{http.MethodPost, wire.PathLeases + "/:id/" + wire.ActionRenew}:  s.renew,
+		{http.MethodPost, wire.PathLeases + "/:id/" + wire.ActionReport}: s.report,
+		{http.MethodGet, "/openapi.json"}:                                s.openapi,
 	}
 }
 
@@ -78,8 +79,8 @@ func (s *Server) Handler() http.Handler {
 			s.serve(w, r, "other", func(http.ResponseWriter, *http.Request) error { return e })
 		})
 	}
-	router.NotFound = refuse(&Error{Status: http.StatusNotFound, Code: CodeNotFound, Detail: "There is no such path; see /openapi.json"})
-	router.MethodNotAllowed = refuse(&Error{Status: http.StatusMethodNotAllowed, Code: CodeMethodNotAllowed, Detail: "The path does not have this method; see the Allow header"})
+	router.NotFound = refuse(&Error{Status: http.StatusNotFound, Code: wire.CodeNotFound, Detail: "There is no such path; see /openapi.json"})
+	router.MethodNotAllowed = refuse(&Error{Status: http.StatusMethodNotAllowed, Code: wire.CodeMethodNotAllowed, Detail: "The path does not have this method; see the Allow header"})
 	return router
 }
 
@@ -89,7 +90,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, route string, do 
 	ctx := otel.GetTextMapPropagator().Extract(r.Context(), propagation.HeaderCarrier(r.Header))
 	ctx, span := tracing.Start(log.IntoContext(ctx, s.Log), r.Method+" "+route,
 		attribute.String("http.request.method", r.Method), attribute.String("http.route", route))
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout+MaxWaitSeconds*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout+wire.MaxWaitSeconds*time.Second)
 	defer cancel()
 	logger := log.FromContext(ctx)
 	recorder := &statusRecorder{ResponseWriter: w}
@@ -97,7 +98,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, route string, do 
 		if p := recover(); p != nil {
 			logger.Error(fmt.Errorf("panic: %v", p), "A request failed", "route", route, "stack", string(debug.Stack()))
 			if recorder.status == 0 {
-				writeError(recorder, &Error{Status: http.StatusInternalServerError, Code: CodeInternal, Detail: "The request failed; the operator's log says why"})
+				writeError(recorder, &Error{Status: http.StatusInternalServerError, Code: wire.CodeInternal, Detail: "The request failed; the operator's log says why"})
 			}
 		}
 		span.SetAttributes(attribute.Int("http.response.status_code", recorder.status))
@@ -118,25 +119,13 @@ func answerError(w http.ResponseWriter, logger logr.Logger, err error) {
 	var known *Error
 	if !errors.As(err, &known) {
 		logger.Error(err, "A request failed")
-		known = &Error{Status: http.StatusInternalServerError, Code: CodeInternal, Detail: "The request failed; the operator's log says why"}
+		known = &Error{Status: http.StatusInternalServerError, Code: wire.CodeInternal, Detail: "The request failed; the operator's log says why"}
 	}
 	writeError(w, known)
 }
 
-// problem is an error as RFC 9457 has it, with members of our own.
-type problem struct {
-	Type              string `json:"type"`
-	Title             string `json:"title"`
-	Status            int    `json:"status"`
-	Detail            string `json:"detail,omitempty"`
-	Code              string `json:"code"`
-	Field             string `json:"field,omitempty"`
-	Reason            string `json:"reason,omitempty"`
-	RetryAfterSeconds int    `json:"retryAfterSeconds,omitempty"`
-}
-
 func writeError(w http.ResponseWriter, e *Error) {
-	p := problem{
+	p := wire.Problem{
 		Type: "about:blank", Title: http.StatusText(e.Status), Status: e.Status, Detail: e.Detail,
 		Code: e.Code, Field: e.Field, Reason: e.Reason,
 	}
@@ -147,7 +136,7 @@ func writeError(w http.ResponseWriter, e *Error) {
 	if e.Status == http.StatusUnauthorized {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="egress-proxies-operator"`)
 	}
-	writeJSON(w, e.Status, "application/problem+json", p)
+	writeJSON(w, e.Status, wire.ProblemType, p)
 }
 
 func writeJSON(w http.ResponseWriter, status int, contentType string, v any) {

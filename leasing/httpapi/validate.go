@@ -13,11 +13,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
+	"crawl.example.com/egress-proxies-operator/leasing/wire"
 )
 
 const (
-	// MaxWaitSeconds is the longest a call for a lease waits for a proxy, in seconds.
-	MaxWaitSeconds = 300
 	// maxSelector is the most labels of a selector.
 	maxSelector = 32
 	// maxHolder is the longest holder, identity included, in bytes; the schema's bound.
@@ -28,28 +27,11 @@ const (
 	maxRetryAfterSeconds = 7 * 24 * 3600
 )
 
-// leaseBody is the body of POST /v1/leases.
-type leaseBody struct {
-	Namespace string `json:"namespace"`
-	// Selector has pointers so that null is not taken for an empty value.
-	Selector    map[string]*string `json:"selector"`
-	Pool        string             `json:"pool"`
-	Proxy       string             `json:"proxy"`
-	Target      string             `json:"target"`
-	Targets     []string           `json:"targets"`
-	TTLSeconds  *int32             `json:"ttlSeconds"`
-	Mode        string             `json:"mode"`
-	Holder      string             `json:"holder"`
-	WaitSeconds *int32             `json:"waitSeconds"`
-	Exclude     []string           `json:"exclude"`
-}
+// leaseBody checks the body of POST /v1/leases.
+type leaseBody wire.LeaseRequest
 
-// reportBody is the body of POST /v1/leases/{id}/report.
-type reportBody struct {
-	Result            string `json:"result"`
-	Target            string `json:"target"`
-	RetryAfterSeconds *int32 `json:"retryAfterSeconds"`
-}
+// reportBody checks the body of POST /v1/leases/{id}/report.
+type reportBody wire.ReportRequest
 
 // request checks a body and the headers beside it. Nothing has happened when it fails.
 func (b *leaseBody) request(defaultNamespace, identity string, header http.Header) (LeaseRequest, error) {
@@ -106,8 +88,8 @@ func (b *leaseBody) request(defaultNamespace, identity string, header http.Heade
 		return r, invalid("holder", fmt.Sprintf("must not have control characters, those of text direction included, and, with the identity, not more than %d bytes", maxHolder))
 	}
 	if b.WaitSeconds != nil {
-		if *b.WaitSeconds < 0 || *b.WaitSeconds > MaxWaitSeconds {
-			return r, invalid("waitSeconds", fmt.Sprintf("must be between 0 and %d", MaxWaitSeconds))
+		if *b.WaitSeconds < 0 || *b.WaitSeconds > wire.MaxWaitSeconds {
+			return r, invalid("waitSeconds", fmt.Sprintf("must be between 0 and %d", wire.MaxWaitSeconds))
 		}
 		r.Wait = time.Duration(*b.WaitSeconds) * time.Second
 	}
@@ -229,7 +211,7 @@ func (b *leaseBody) selector() (map[string]string, error) {
 		case len(validation.IsQualifiedName(key)) > 0:
 			return nil, invalid("selector", "must have label names as keys")
 		case value == nil:
-			return nil, &Error{Status: http.StatusBadRequest, Code: CodeInvalidBody, Field: "selector." + key, Detail: "must be a string, not null"}
+			return nil, &Error{Status: http.StatusBadRequest, Code: wire.CodeInvalidBody, Field: "selector." + key, Detail: "must be a string, not null"}
 		case len(validation.IsValidLabelValue(*value)) > 0:
 			return nil, invalid("selector."+key, "must be a label value")
 		case key == v1alpha1.LabelPool && b.Pool != "":
@@ -241,14 +223,14 @@ func (b *leaseBody) selector() (map[string]string, error) {
 }
 
 func idempotencyKey(header http.Header) (string, error) {
-	values := header.Values("Idempotency-Key")
+	values := header.Values(wire.HeaderKey)
 	if len(values) == 0 {
 		return "", nil
 	}
 	key := values[0]
 	if len(values) > 1 || key == "" || len(key) > maxKey || strings.ContainsFunc(key, func(c rune) bool { return c <= ' ' || c > '~' }) {
 		return "", &Error{
-			Status: http.StatusBadRequest, Code: CodeInvalidHeader, Field: "Idempotency-Key",
+			Status: http.StatusBadRequest, Code: wire.CodeInvalidHeader, Field: wire.HeaderKey,
 			Detail: fmt.Sprintf("must be one value of 1 to %d printable ASCII characters without spaces", maxKey),
 		}
 	}

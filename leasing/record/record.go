@@ -5,6 +5,7 @@
 package record
 
 import (
+	"maps"
 	"net"
 	"strconv"
 	"time"
@@ -44,6 +45,23 @@ func BindingOf(l *v1alpha1.ProxyLease) (Binding, bool) {
 		}, true
 	}
 	return Binding{}, false
+}
+
+// Choose writes into the spec of a lease that names no proxy which ones will do: those with the labels, of the pool if one is
+// named, and all of the namespace when nothing is asked for.
+func Choose(spec *v1alpha1.ProxyLeaseSpec, selector map[string]string, pool string) {
+	switch {
+	case spec.ProxyName != "":
+	case pool != "" && len(selector) == 0:
+		spec.PoolRef = &v1alpha1.LocalRef{Name: pool}
+	default:
+		all := map[string]string{}
+		maps.Copy(all, selector)
+		if pool != "" {
+			all[v1alpha1.LabelPool] = pool
+		}
+		spec.Selector = &metav1.LabelSelector{MatchLabels: all}
+	}
 }
 
 // Finished tells whether a lease has ended for good.
