@@ -67,7 +67,7 @@ func acceptBound(px *v1alpha1.Proxy, in Input) acceptance {
 func bind(px *v1alpha1.Proxy, in Input) acceptance {
 	class := in.Class
 	if class == nil {
-		return refused(v1alpha1.ReasonClassNotFound, "ProviderClass %s does not exist.", px.Spec.Provider)
+		return refused(v1alpha1.ReasonClassNotFound, "spec.provider: ProviderClass %s does not exist.", px.Spec.Provider)
 	}
 	if !class.DeletionTimestamp.IsZero() {
 		return refused(v1alpha1.ReasonClassTerminating, "ProviderClass %s is being deleted.", class.Name)
