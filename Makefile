@@ -14,7 +14,7 @@ TESTFLAGS ?=
 
 .PHONY: help
 help: ## List the targets.
-	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-16s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-19s %s\n", $$1, $$2}'
 
 ##@ Daily work
 
@@ -41,6 +41,13 @@ test: ## Unit and control-plane tests with -race; builds kube-apiserver and etcd
 .PHONY: scenarios
 scenarios: ## One line per scenario id: the test that proves it, or why it is out.
 	hack/scenarios.sh
+
+.PHONY: bench
+bench: bench-provisioning ## All benchmarks: ratios against the bare API server, measured side by side.
+
+.PHONY: bench-provisioning
+bench-provisioning: ## Proxies to Ready against raw writes, writes of a life, CPU and heap of the managers.
+	hack/bench.sh provisioning
 
 .PHONY: run-dev
 run-dev: ## Run all managers in one process against the current kubeconfig context.

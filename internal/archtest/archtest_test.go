@@ -37,6 +37,7 @@ var layers = []layer{
 	{"leasing", []string{"apis", "leasing", "internal/statusapply", "internal/tracing", "internal/version"}},
 	{"controllers", []string{"apis", "providers", "leasing", "controllers", "internal/objpatch", "internal/statusapply", "internal/tracing", "internal/version"}},
 	{"cmd", []string{""}},
+	{"bench", []string{""}},
 	{"charts", nil},
 	{"e2e", []string{"apis"}},
 	{"hack", nil},
