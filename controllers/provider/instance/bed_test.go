@@ -38,6 +38,11 @@ type bed struct {
 
 func newBed(t *testing.T, b fake.Behaviour) *bed {
 	t.Helper()
+	return newBedOf(t, v1alpha1.ProviderKubernetes, b)
+}
+
+func newBedOf(t *testing.T, kind v1alpha1.ProviderType, b fake.Behaviour) *bed {
+	t.Helper()
 	env := testenv.New(t)
 	c, err := client.NewWithWatch(env.Config, client.Options{Scheme: manager.Scheme(), FieldValidation: metav1.FieldValidationStrict})
 	if err != nil {
@@ -48,7 +53,7 @@ func newBed(t *testing.T, b fake.Behaviour) *bed {
 	s.class = &v1alpha1.ProviderClass{
 		ObjectMeta: metav1.ObjectMeta{Name: s.namespace},
 		Spec: v1alpha1.ProviderClassSpec{
-			Type:              v1alpha1.ProviderKubernetes,
+			Type:              kind,
 			AllowedNamespaces: v1alpha1.NamespaceAccess{From: v1alpha1.NamespacesFromAll},
 		},
 	}
@@ -59,7 +64,7 @@ func newBed(t *testing.T, b fake.Behaviour) *bed {
 
 // newReconciler makes another process: only the API server and the cloud are shared.
 func (s *bed) newReconciler(c client.Client) *Reconciler {
-	set := providers.NewSet(&fake.Factory{Cloud: s.cloud}, providers.Runtime{ClusterID: "cluster", Clock: s.clock}, nil)
+	set := providers.NewSet(&fake.Factory{Cloud: s.cloud, ProviderType: s.class.Spec.Type}, providers.Runtime{ClusterID: "cluster", Clock: s.clock}, nil)
 	return NewReconciler(c, s.client, events.NewFakeRecorder(1000), Options{
 		Set: set, Clock: s.clock, ClusterID: "cluster", ControllerName: v1alpha1.DefaultControllerName, ResolveCredentials: true,
 	})
@@ -82,7 +87,7 @@ func (s *bed) proxy(name string, change ...func(*v1alpha1.Proxy)) *v1alpha1.Prox
 	}
 	s.must(s.client.Create(s.t.Context(), px))
 	next := px.Status.DeepCopy()
-	next.Binding = &v1alpha1.Binding{Type: v1alpha1.ProviderKubernetes, ClassName: s.class.Name, ClassUID: s.class.UID}
+	next.Binding = &v1alpha1.Binding{Type: s.class.Spec.Type, ClassName: s.class.Name, ClassUID: s.class.UID}
 	s.must(statusapply.Proxy(s.t.Context(), s.client, v1alpha1.ManagerCore, px, next))
 	return px
 }

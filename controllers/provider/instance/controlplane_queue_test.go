@@ -116,10 +116,25 @@ func (q *queue) event(before, after client.Object) {
 		if passes || classChanged(q.provider.kind).Update(event.UpdateEvent{ObjectOld: before, ObjectNew: after}) {
 			q.addAll(inProvider, q.provider.proxiesOfClass(context.Background(), obj))
 		}
-		q.addAll(inCore, q.provider.proxiesOfClass(context.Background(), obj))
+		q.addAll(inCore, q.proxiesThatName(obj.GetName()))
 	default:
 		q.addAll(inProvider, q.provider.proxiesOfSecret(context.Background(), obj))
+		q.addAll(inCore, q.provider.proxiesOfSecret(context.Background(), obj))
 	}
+}
+
+// proxiesThatName are the Proxies with a class in their specification, bound or not.
+func (q *queue) proxiesThatName(class string) (requests []reconcile.Request) {
+	list := &v1alpha1.ProxyList{}
+	if err := q.provider.Client.List(context.Background(), list); err != nil {
+		q.t.Error(err)
+	}
+	for i := range list.Items {
+		if list.Items[i].Spec.Provider == class {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+		}
+	}
+	return requests
 }
 
 func (q *queue) addAll(reconciler string, requests []reconcile.Request) {
