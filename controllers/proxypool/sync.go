@@ -43,8 +43,13 @@ const (
 	actionScale = "Scale"
 )
 
-// errStopped ends a series of creates because the pool is being deleted.
-var errStopped = errors.New("the pool is being deleted")
+var (
+	// errStopped ends a series of creates because the pool is being deleted.
+	errStopped = errors.New("the pool is being deleted")
+	// errOutdated ends what a plan does because the pool is no longer what the plan was made from: somebody asked for
+	// something else, or another leader works.
+	errOutdated = errors.New("the pool has changed")
+)
 
 // Reconcile brings one pool a step on and writes its status.
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
@@ -91,6 +96,9 @@ func (r *Reconciler) sync(ctx context.Context, pool *v1alpha1.ProxyPool) (reconc
 	if errors.Is(actErr, errStopped) {
 		// The cached pool is outdated; its event is on the way.
 		return reconcile.Result{}, nil
+	}
+	if errors.Is(actErr, errOutdated) {
+		return reconcile.Result{RequeueAfter: conflictRequeue}, nil
 	}
 	in.Collisions = collisions
 	final := r.plan(mem, cached, &in)
@@ -196,6 +204,17 @@ func owned(out []*v1alpha1.Proxy, list *v1alpha1.ProxyList, pool *v1alpha1.Proxy
 
 // act does what the plan says. It returns how many names were found to be held by something else.
 func (r *Reconciler) act(ctx context.Context, mem *memory, pool *v1alpha1.ProxyPool, plan Plan) (collisions int32, err error) {
+	if len(plan.Deletes) > 0 {
+		// A leader that was held up must not judge by an old number what its successor has made. While two leaders work,
+		// each write of the other's makes the plan old.
+		fresh, err := r.checkPool(ctx, pool)
+		if err != nil {
+			return 0, err
+		}
+		if fresh.ResourceVersion != pool.ResourceVersion {
+			return 0, errOutdated
+		}
+	}
 	var mu sync.Mutex
 	deleteErr := inBatches(plan.Deletes, maxBatch, func(d Delete) error {
 		// The UID keeps a re-created namesake safe. The object of the plan belongs to the cache.
@@ -229,7 +248,7 @@ func (r *Reconciler) create(ctx context.Context, mem *memory, pool *v1alpha1.Pro
 	created := 0
 	rest := plan.Creates
 	for batch := 1; len(rest) > 0 && err == nil; batch = min(2*batch, maxBatch) {
-		if err := r.checkPool(ctx, pool); err != nil {
+		if _, err := r.checkPool(ctx, pool); err != nil {
 			return collisions, err
 		}
 		n := min(batch, len(rest))
@@ -266,16 +285,19 @@ func (r *Reconciler) create(ctx context.Context, mem *memory, pool *v1alpha1.Pro
 	return collisions, err
 }
 
-func (r *Reconciler) checkPool(ctx context.Context, pool *v1alpha1.ProxyPool) error {
+// checkPool reads the pool from the API server: it must still ask for what the plan was made from.
+func (r *Reconciler) checkPool(ctx context.Context, pool *v1alpha1.ProxyPool) (*v1alpha1.ProxyPool, error) {
 	fresh := &v1alpha1.ProxyPool{}
 	err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(pool), fresh)
 	switch {
 	case apierrors.IsNotFound(err), err == nil && (fresh.UID != pool.UID || !fresh.DeletionTimestamp.IsZero()):
-		return errStopped
+		return nil, errStopped
 	case err != nil:
-		return fmt.Errorf("get pool %s/%s at the API server: %w", pool.Namespace, pool.Name, err)
+		return nil, fmt.Errorf("get pool %s/%s at the API server: %w", pool.Namespace, pool.Name, err)
+	case fresh.Generation != pool.Generation:
+		return nil, errOutdated
 	}
-	return nil
+	return fresh, nil
 }
 
 // outcome of an attempt to make a member.
