@@ -178,7 +178,7 @@ func newCoreManager(ctx context.Context, c *core) (ctrl.Manager, error) {
 			ControllerName: c.ControllerName, Health: engine, HealthDefaults: c.healthDefaults,
 			Leases: allocator, LeaseChanges: allocator.LeaseChanges(), Clock: realClock,
 		}),
-		providerclass.Add(ctx, mgr, providerclass.Options{ControllerName: c.ControllerName}),
+		providerclass.Add(ctx, mgr, providerclass.Options{ControllerName: c.ControllerName, Clock: realClock}),
 		proxypool.Add(ctx, mgr, proxypool.Options{Leases: allocator, Clock: realClock}),
 		proxylease.Add(mgr, proxylease.Options{Allocator: allocator, Clock: realClock}),
 	); err != nil {

@@ -53,7 +53,7 @@ func (s *Set) Events() <-chan event.TypedGenericEvent[Owner] { return s.events }
 
 // Open gives the Provider of a class, opening it when the class is new or was changed; what it replaces is closed. An
 // older copy of a class gets the Provider of the newest one. The error wraps ErrInvalidClass when the class's
-// configuration is at fault.
+// configuration is at fault; else it is of the taxonomy in errors.go, and what the Factory returned is what it wraps.
 func (s *Set) Open(ctx context.Context, class *v1alpha1.ProviderClass) (Provider, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,7 +69,7 @@ func (s *Set) Open(ctx context.Context, class *v1alpha1.ProviderClass) (Provider
 	}
 	raw, err := s.factory.Open(ctx, class.DeepCopy(), s.runtime)
 	if err != nil {
-		return nil, fmt.Errorf("open provider of class %s: %w", class.Name, err)
+		return nil, fmt.Errorf("open provider of class %s: %w", class.Name, notOpened(err))
 	}
 	fresh := &entry{generation: class.Generation, provider: raw, done: make(chan struct{})}
 	if s.wrap != nil {
@@ -83,6 +83,15 @@ func (s *Set) Open(ctx context.Context, class *v1alpha1.ProviderClass) (Provider
 		s.close(class.Name, old)
 	}
 	return fresh.provider, nil
+}
+
+// notOpened makes an error of a Factory one of the taxonomy. That the provider did not answer, as it is said of strays
+// elsewhere, would be wrong: nobody has called it yet.
+func notOpened(err error) error {
+	if _, ok := errors.AsType[*Error](err); ok {
+		return err
+	}
+	return NewError(Unavailable, "", "the provider could not be set up; the log of its manager has the details", err)
 }
 
 // Forget closes the Provider of a class that is gone.

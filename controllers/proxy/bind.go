@@ -52,7 +52,8 @@ func acceptBound(px *v1alpha1.Proxy, in Input) acceptance {
 			px.Status.Binding.ClassName, v1alpha1.AnnotationSkipCleanup)
 	case class.UID != px.Status.Binding.ClassUID:
 		out.reason = v1alpha1.ReasonClassReplaced
-		out.message = fmt.Sprintf("ProviderClass %s was deleted and made again. The instance of the former class is kept and not replaced.", class.Name)
+		out.message = fmt.Sprintf("ProviderClass %s was deleted and made again. The instance of the former class is kept and not replaced; to delete the proxy, set the annotation %s=true, which abandons the instance.",
+			class.Name, v1alpha1.AnnotationSkipCleanup)
 	case cloudInitDenied(px, class) && !acceptedThisGeneration(px):
 		out = cloudInitRefusal(class)
 		out.binding = px.Status.Binding

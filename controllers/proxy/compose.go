@@ -184,8 +184,12 @@ func (c *composer) deletionMessage() string {
 	if blocked := c.get(v1alpha1.ConditionCleanupBlocked); blocked.Status == metav1.ConditionTrue {
 		return "The deletion is blocked: " + blocked.Message
 	}
-	if c.acceptance.reason == v1alpha1.ReasonClassNotFound && c.out.Binding != nil {
-		return c.acceptance.message
+	// The provider manager says the same, where one is at work.
+	switch c.acceptance.reason {
+	case v1alpha1.ReasonClassNotFound, v1alpha1.ReasonClassReplaced:
+		if c.out.Binding != nil {
+			return c.acceptance.message
+		}
 	}
 	return "The proxy is being deleted."
 }

@@ -82,6 +82,7 @@ type Reconciler struct {
 	Recorder events.EventRecorder
 
 	watched watchList
+	holds   holds
 }
 
 // Add adds the controller and its indexes to a manager.
@@ -192,6 +193,7 @@ func classChanged(e event.UpdateEvent) bool {
 	return before.UID != after.UID ||
 		before.Generation != after.Generation ||
 		before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero() ||
+		isHeld(before) != isHeld(after) ||
 		before.Status.EgressScope != after.Status.EgressScope ||
 		!equality.Semantic.DeepEqual(accepted(before), accepted(after))
 }

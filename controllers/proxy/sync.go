@@ -86,6 +86,11 @@ func (r *Reconciler) sync(ctx context.Context, px *v1alpha1.Proxy) (reconcile.Re
 	if hold := awaitVerdict(px, &desired, in); hold > 0 {
 		return reconcile.Result{RequeueAfter: hold}, nil
 	}
+	if before.Binding == nil && desired.Binding != nil {
+		if wait, err := r.holdClass(ctx, in.Class); err != nil || wait > 0 {
+			return reconcile.Result{RequeueAfter: wait}, err
+		}
+	}
 	if err := statusapply.Proxy(ctx, r.Client, v1alpha1.ManagerCore, px, &desired); err != nil {
 		return reconcile.Result{}, err
 	}
@@ -101,6 +106,7 @@ func (r *Reconciler) class(ctx context.Context, px *v1alpha1.Proxy) (*v1alpha1.P
 	class := &v1alpha1.ProviderClass{}
 	if err := r.Client.Get(ctx, client.ObjectKey{Name: px.Spec.Provider}, class); err != nil {
 		if apierrors.IsNotFound(err) {
+			r.holds.forget(px.Spec.Provider)
 			return nil, nil
 		}
 		return nil, fmt.Errorf("get ProviderClass of proxy %s/%s: %w", px.Namespace, px.Name, err)

@@ -75,6 +75,8 @@ type Cloud struct {
 	down      map[string]error
 	stalled   chan struct{} // nil: nothing hangs
 	rejected  field.ErrorList
+	closed    error
+	hosts     []providers.HostState
 	hooks     map[string]func(Call)
 	listeners map[*provider]chan event.TypedGenericEvent[providers.Owner]
 }
@@ -168,6 +170,20 @@ func (c *Cloud) Reject(problems field.ErrorList) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.rejected = problems
+}
+
+// SetHosts makes the providers report hosts, as those of hypervisors do; none by default.
+func (c *Cloud) SetHosts(hosts ...providers.HostState) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.hosts = hosts
+}
+
+// RefuseToOpen makes Factory.Open fail with err until it is called with nil.
+func (c *Cloud) RefuseToOpen(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = err
 }
 
 // Hook runs f at the start of every call of a method, outside of the cloud's lock; nil removes it.

@@ -59,6 +59,9 @@ func (f *Factory) Open(_ context.Context, class *v1alpha1.ProviderClass, rt prov
 	p := &provider{cloud: f.Cloud, class: class.Name, cluster: rt.ClusterID, events: make(chan event.TypedGenericEvent[providers.Owner], 128)}
 	f.Cloud.mu.Lock()
 	defer f.Cloud.mu.Unlock()
+	if f.Cloud.closed != nil {
+		return nil, f.Cloud.closed
+	}
 	f.Cloud.listeners[p] = p.events
 	return p, nil
 }
@@ -72,6 +75,13 @@ type provider struct {
 
 // Events implements providers.Eventer.
 func (p *provider) Events() <-chan event.TypedGenericEvent[providers.Owner] { return p.events }
+
+// Hosts implements providers.HostReporter.
+func (p *provider) Hosts() []providers.HostState {
+	p.cloud.mu.Lock()
+	defer p.cloud.mu.Unlock()
+	return slices.Clone(p.cloud.hosts)
+}
 
 // Check implements providers.Provider.
 func (p *provider) Check(ctx context.Context) error {

@@ -123,7 +123,6 @@ const (
 	ReasonClassReplaced       = "ClassReplaced"
 	ReasonClassTerminating    = "ClassTerminating"
 	ReasonNamespaceNotAllowed = "NamespaceNotAllowed"
-	ReasonOtherController     = "OtherController"
 	ReasonCloudInitDenied     = "CloudInitDenied"
 
 	// Ready
@@ -180,13 +179,12 @@ const (
 	ReasonCloudInitError      = "CloudInitError"
 	ReasonNotBlocked          = "NotBlocked"
 
-	// ProviderClass
+	// ProviderClass, and its hosts
 	ReasonAccepted      = "Accepted"
 	ReasonInvalidConfig = "InvalidConfig"
 	ReasonUnsupported   = "Unsupported"
 	ReasonReachable     = "Reachable"
 	ReasonUnreachable   = "Unreachable"
-	ReasonBreakerOpen   = "BreakerOpen"
 	ReasonNotChecked    = "NotChecked"
 
 	// GarbageCollection

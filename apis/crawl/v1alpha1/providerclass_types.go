@@ -399,10 +399,10 @@ type ClassHostStatus struct {
 	// +required
 	// +kubebuilder:validation:MaxLength=63
 	Name string `json:"name"`
-	// reachable says whether the last call went through.
+	// reachable says whether the last calls went through; absent as long as none has been made.
 	// +optional
 	Reachable *bool `json:"reachable,omitempty"`
-	// reason is a CamelCase word that says why not.
+	// reason is a CamelCase word that says why not: AuthFailed, Unreachable or NotChecked.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	Reason string `json:"reason,omitempty"`

@@ -60,9 +60,9 @@ type Reconciler struct {
 	manager string
 
 	mu sync.Mutex
-	// known is the UID under which each class was last seen, and failures how many checks in a row failed.
-	known    map[string]types.UID
-	failures map[types.UID]int
+	// known is the UID under which each class was last seen, and doubts what is doubted of it.
+	known  map[string]types.UID
+	doubts map[types.UID]*doubts
 }
 
 // NewReconciler makes a Reconciler that reads and writes with c.
@@ -71,7 +71,7 @@ func NewReconciler(c client.Client, recorder events.EventRecorder, o Options) *R
 	return &Reconciler{
 		Options: o, Client: c, Recorder: recorder,
 		kind: kind, manager: v1alpha1.ManagerProvider(kind),
-		known: map[string]types.UID{}, failures: map[types.UID]int{},
+		known: map[string]types.UID{}, doubts: map[types.UID]*doubts{},
 	}
 }
 
@@ -94,17 +94,24 @@ func Add(mgr manager.Manager, o Options) error {
 }
 
 // relevant lets through classes of the type whose specification or deletion changed: a status that this controller writes
-// must not wake it, since every wake is a call to the provider.
+// must not wake it, since every wake is a call to the provider. A watch that missed something tells of a class that was
+// made anew as of a change; its predecessor may have been of the type.
 func relevant(kind v1alpha1.ProviderType) predicate.Predicate {
-	return predicate.And(
-		predicate.NewPredicateFuncs(func(obj client.Object) bool {
-			class, ok := obj.(*v1alpha1.ProviderClass)
-			return ok && class.Spec.Type == kind
-		}),
-		predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-			return e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() ||
-				e.ObjectOld.GetDeletionTimestamp().IsZero() != e.ObjectNew.GetDeletionTimestamp().IsZero()
-		}})
+	is := func(obj client.Object) bool {
+		class, ok := obj.(*v1alpha1.ProviderClass)
+		return ok && class.Spec.Type == kind
+	}
+	return predicate.Funcs{
+		CreateFunc:  func(e event.CreateEvent) bool { return is(e.Object) },
+		DeleteFunc:  func(e event.DeleteEvent) bool { return is(e.Object) },
+		GenericFunc: func(e event.GenericEvent) bool { return is(e.Object) },
+		UpdateFunc: func(e event.UpdateEvent) bool {
+			return (is(e.ObjectOld) || is(e.ObjectNew)) &&
+				(e.ObjectOld.GetUID() != e.ObjectNew.GetUID() ||
+					e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() ||
+					e.ObjectOld.GetDeletionTimestamp().IsZero() != e.ObjectNew.GetDeletionTimestamp().IsZero())
+		},
+	}
 }
 
 func deletions() predicate.Predicate {

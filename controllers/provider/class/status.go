@@ -1,12 +1,12 @@
 package class
 
 import (
-	"errors"
 	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
 	"crawl.example.com/egress-proxies-operator/providers"
@@ -33,42 +33,59 @@ func compose(class *v1alpha1.ProviderClass, f findings, now time.Time) v1alpha1.
 			ObservedGeneration: class.Generation, LastTransitionTime: metav1.NewTime(now),
 		})
 	}
+	next.Hosts = f.hosts
+	way := ""
+	if !class.DeletionTimestamp.IsZero() {
+		way = wayOut
+	}
 	if len(f.problems) > 0 {
-		set(v1alpha1.ConditionAccepted, metav1.ConditionFalse, v1alpha1.ReasonInvalidConfig, f.problems.ToAggregate().Error())
-		set(v1alpha1.ConditionReady, metav1.ConditionUnknown, v1alpha1.ReasonNotChecked, "the configuration is not valid")
+		set(v1alpha1.ConditionAccepted, metav1.ConditionFalse, acceptedReason(f.problems), f.problems.ToAggregate().Error())
+		set(v1alpha1.ConditionReady, metav1.ConditionUnknown, v1alpha1.ReasonNotChecked, "the configuration is not valid"+way)
 		return next
 	}
 	set(v1alpha1.ConditionAccepted, metav1.ConditionTrue, v1alpha1.ReasonAccepted, "the configuration is valid")
-	ready := meta.FindStatusCondition(next.Conditions, v1alpha1.ConditionReady)
+	ready := standing(class)
 	switch {
 	case f.err == nil:
 		set(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonReachable, "the provider answers")
-	case ready != nil && ready.Status != metav1.ConditionUnknown && uninformative(f, ready.Status):
+	case ready != nil && (f.doubted || providers.ReasonOf(f.err) == providers.RateLimited):
+		// A first failure in a row, and a provider that asks to slow down, say nothing that is not known.
 		set(ready.Type, ready.Status, ready.Reason, ready.Message)
 	case providers.ReasonOf(f.err) == providers.RateLimited:
 		set(v1alpha1.ConditionReady, metav1.ConditionUnknown, v1alpha1.ReasonRateLimited, providers.StableMessage(f.err))
 	default:
-		message := providers.StableMessage(f.err)
-		if !class.DeletionTimestamp.IsZero() {
-			message += wayOut
-		}
-		set(v1alpha1.ConditionReady, metav1.ConditionFalse, readyReason(f.err), message)
+		set(v1alpha1.ConditionReady, metav1.ConditionFalse, unusable(f.err), providers.StableMessage(f.err)+way)
 	}
 	return next
 }
 
-// uninformative tells whether a failed check says nothing that is not known: a first failure in a row, a provider that
-// asks to slow down, and a breaker that is open because of failures that were reported already.
-func uninformative(f findings, now metav1.ConditionStatus) bool {
-	return f.doubted || providers.ReasonOf(f.err) == providers.RateLimited ||
-		(now == metav1.ConditionFalse && errors.Is(f.err, providers.ErrBreakerOpen))
+// standing is what Ready says of this specification of the class; nil when nothing is known of it.
+func standing(class *v1alpha1.ProviderClass) *metav1.Condition {
+	ready := meta.FindStatusCondition(class.Status.Conditions, v1alpha1.ConditionReady)
+	if ready == nil || ready.Status == metav1.ConditionUnknown || ready.ObservedGeneration != class.Generation {
+		return nil
+	}
+	return ready
 }
 
-func readyReason(err error) string {
-	switch {
-	case errors.Is(err, providers.ErrBreakerOpen):
-		return v1alpha1.ReasonBreakerOpen
-	case providers.ReasonOf(err) == providers.Auth:
+func isReady(class *v1alpha1.ProviderClass) bool {
+	ready := standing(class)
+	return ready != nil && ready.Status == metav1.ConditionTrue
+}
+
+// acceptedReason tells a configuration that is wrong from one that the provider cannot do.
+func acceptedReason(problems field.ErrorList) string {
+	for _, problem := range problems {
+		if problem.Type != field.ErrorTypeNotSupported {
+			return v1alpha1.ReasonInvalidConfig
+		}
+	}
+	return v1alpha1.ReasonUnsupported
+}
+
+// unusable is the reason why a class or a host cannot be used.
+func unusable(err error) string {
+	if providers.ReasonOf(err) == providers.Auth {
 		return v1alpha1.ReasonAuthFailed
 	}
 	return v1alpha1.ReasonUnreachable
@@ -83,8 +100,4 @@ func egressScope(spec *v1alpha1.ProviderClassSpec) v1alpha1.EgressScope {
 		return v1alpha1.EgressShared
 	}
 	return v1alpha1.EgressPerInstance
-}
-
-func isReady(class *v1alpha1.ProviderClass) bool {
-	return meta.IsStatusConditionTrue(class.Status.Conditions, v1alpha1.ConditionReady)
 }

@@ -2,6 +2,7 @@ package class
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -38,14 +39,19 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, fmt.Errorf("read ProviderClass %s: %w", req.Name, err)
 	}
 	if class.Spec.Type != r.kind || class.Spec.ControllerName != r.ControllerName {
+		// Of another manager, or another installation, perhaps since a moment ago.
+		r.remember(req.Name, "")
 		return reconcile.Result{}, nil
 	}
 	r.remember(class.Name, class.UID)
 
-	found := r.inspect(ctx, class)
+	found, err := r.inspect(ctx, class)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
 	next := compose(class, found, r.Clock.Now())
-	err := statusapply.Whole(ctx, r.Client, r.manager, class, &class.Status, &next)
-	if err == nil && !class.DeletionTimestamp.IsZero() {
+	err = statusapply.Whole(ctx, r.Client, r.manager, class, &class.Status, &next)
+	if err == nil {
 		err = r.release(ctx, class, found)
 	}
 	switch {
@@ -66,43 +72,67 @@ type findings struct {
 	// err is the outcome of the check; doubted that it is not yet believed.
 	err     error
 	doubted bool
+	// hosts of the class, as they are to be shown.
+	hosts []v1alpha1.ClassHostStatus
+	// instances that are left of a class that is being deleted and has no Proxy any more; -1 when that is not known.
+	instances int
 	// after is when to look again.
 	after time.Duration
 }
 
 // inspect validates the class and asks its provider.
-func (r *Reconciler) inspect(ctx context.Context, class *v1alpha1.ProviderClass) findings {
-	f := findings{after: RecheckPeriod}
+func (r *Reconciler) inspect(ctx context.Context, class *v1alpha1.ProviderClass) (findings, error) {
+	f := findings{after: RecheckPeriod, instances: -1}
 	if f.problems = r.Set.Factory().Validate(class); len(f.problems) > 0 {
 		f.after = CheckPeriod
-		return f
+		return f, nil
 	}
 	f.provider, f.err = r.Set.Open(ctx, class)
 	if f.err == nil {
 		f.err = f.provider.Check(ctx)
 	}
 	if f.err == nil {
-		r.count(class.UID, 0)
-		f.after = CheckPeriod
-		return f
+		if err := r.countInstances(ctx, class, &f); err != nil {
+			return f, err
+		}
 	}
-	log.FromContext(ctx).Info("The check of the class failed", "class", class.Name, "reason", providers.ReasonOf(f.err), "error", f.err.Error())
-	if wait := providers.RetryAfterOf(f.err); wait > 0 {
-		f.after = wait
+	memory := r.memory(class)
+	unsure := false
+	if reporter, ok := providers.Find[providers.HostReporter](f.provider); ok {
+		f.hosts, unsure = memory.hosts(reporter.Hosts(), class.Status.Hosts)
 	}
-	// One failure does not make a class unready that was ready: its Proxies and their owners would all notice.
-	if r.count(class.UID, 1) < doubt && isReady(class) {
-		f.doubted, f.after = true, doubtPeriod
+	if f.err == nil {
+		memory.failures = 0
+		if class.DeletionTimestamp.IsZero() {
+			f.after = CheckPeriod
+		}
+	} else {
+		log.FromContext(ctx).Info("The check of the class failed", "class", class.Name, "reason", providers.ReasonOf(f.err), "error", rawText(f.err))
+		if wait := providers.RetryAfterOf(f.err); wait > 0 {
+			f.after = wait
+		}
+		// One failure does not make a class unready that was ready: its Proxies and their owners would all notice.
+		memory.failures++
+		f.doubted = memory.failures < doubt && isReady(class)
 	}
-	return f
+	if f.doubted || unsure {
+		f.after = doubtPeriod
+	}
+	return f, nil
 }
 
-// release lets a class go of which the provider has no instance left. Until the last Proxy is gone an instance may yet
-// be made.
-func (r *Reconciler) release(ctx context.Context, class *v1alpha1.ProviderClass, f findings) error {
-	if !controllerutil.ContainsFinalizer(class, v1alpha1.FinalizerClassInstances) ||
-		class.Annotations[v1alpha1.AnnotationSkipCleanup] == "true" {
-		// Nothing of ours holds the class, or core lets it go.
+// rawText is the error with its cause, which conditions leave out.
+func rawText(err error) string {
+	if known, ok := errors.AsType[*providers.Error](err); ok && known.Err != nil {
+		return err.Error() + ": " + known.Err.Error()
+	}
+	return err.Error()
+}
+
+// countInstances finds out whether a class that is being deleted may go. Until the last Proxy is gone an instance may yet
+// be made. That the instances cannot be listed is a failure like that of a check: it keeps the class from going.
+func (r *Reconciler) countInstances(ctx context.Context, class *v1alpha1.ProviderClass, f *findings) error {
+	if !r.leaving(class) {
 		return nil
 	}
 	proxies := &v1alpha1.ProxyList{}
@@ -114,17 +144,29 @@ func (r *Reconciler) release(ctx context.Context, class *v1alpha1.ProviderClass,
 			return nil
 		}
 	}
-	if f.provider == nil {
-		return nil
-	}
 	instances, err := f.provider.List(ctx)
 	if err != nil {
-		log.FromContext(ctx).Info("Listing the instances of the class failed", "class", class.Name, "error", err.Error())
+		f.err = err
 		return nil
 	}
-	if len(instances) > 0 {
+	f.instances = len(instances)
+	return nil
+}
+
+// leaving tells whether the class waits for this controller to let it go. Under skip-cleanup core does.
+func (r *Reconciler) leaving(class *v1alpha1.ProviderClass) bool {
+	return !class.DeletionTimestamp.IsZero() && controllerutil.ContainsFinalizer(class, v1alpha1.FinalizerClassInstances) &&
+		class.Annotations[v1alpha1.AnnotationSkipCleanup] != "true"
+}
+
+// release lets a class go of which the provider has no instance left.
+func (r *Reconciler) release(ctx context.Context, class *v1alpha1.ProviderClass, f findings) error {
+	if f.instances < 0 {
+		return nil
+	}
+	if f.instances > 0 {
 		r.Recorder.Eventf(class, nil, corev1.EventTypeNormal, "InstancesRemain", "Delete",
-			"the provider still has %d instances of the class", len(instances))
+			"the provider still has %d instances of the class", f.instances)
 		return nil
 	}
 	before := class.DeepCopy()
@@ -146,7 +188,7 @@ func (r *Reconciler) remember(name string, uid types.UID) {
 	}
 	if old != "" {
 		r.Set.Forget(old)
-		delete(r.failures, old)
+		delete(r.doubts, old)
 	}
 	delete(r.known, name)
 	if uid != "" {
@@ -154,14 +196,15 @@ func (r *Reconciler) remember(name string, uid types.UID) {
 	}
 }
 
-// count adds to the failures in a row, or starts anew with 0, and returns them.
-func (r *Reconciler) count(uid types.UID, failed int) int {
+// memory is what is doubted of a class. Only the reconcile of the class uses it.
+func (r *Reconciler) memory(class *v1alpha1.ProviderClass) *doubts {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if failed == 0 {
-		delete(r.failures, uid)
-		return 0
+	known := r.doubts[class.UID]
+	if known == nil || known.generation != class.Generation {
+		// What the former specification led to says nothing about this one.
+		known = &doubts{generation: class.Generation, unreachable: map[string]int{}}
+		r.doubts[class.UID] = known
 	}
-	r.failures[uid] += failed
-	return r.failures[uid]
+	return known
 }

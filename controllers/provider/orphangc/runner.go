@@ -167,11 +167,12 @@ func (r *Runner) SweepAll(ctx context.Context) error {
 }
 
 // forgetAllBut drops what is known of classes that are gone. It comes before the sweeps, because a namesake of such a class
-// has the same series.
+// has the same series. The provider goes too: a sweep may have opened it again after the class controller closed it.
 func (r *Runner) forgetAllBut(present map[types.UID]*v1alpha1.ProviderClass) {
 	for uid, m := range r.classes {
 		if present[uid] == nil {
 			m.forget()
+			r.Set.Forget(uid)
 			delete(r.classes, uid)
 		}
 	}

@@ -11,9 +11,9 @@ package v1alpha1
 type ClassHostStatusApplyConfiguration struct {
 	// name of the host.
 	Name *string `json:"name,omitempty"`
-	// reachable says whether the last call went through.
+	// reachable says whether the last calls went through; absent as long as none has been made.
 	Reachable *bool `json:"reachable,omitempty"`
-	// reason is a CamelCase word that says why not.
+	// reason is a CamelCase word that says why not: AuthFailed, Unreachable or NotChecked.
 	Reason *string `json:"reason,omitempty"`
 }
 
