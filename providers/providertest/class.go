@@ -105,6 +105,17 @@ func specIsChecked(t testing.TB, h Harness) {
 	if err := b.ValidateSpec(&bare); err != nil {
 		wants(t, "a specification without a placement", err, providers.InvalidSpec)
 	}
+	for _, cloudInit := range []v1alpha1.CloudInit{{Inline: "#cloud-config\n"}, {SecretKeyRef: &v1alpha1.SecretKeyRef{Name: "s", Key: "k"}}} {
+		spec := h.Spec()
+		spec.CloudInit = &cloudInit
+		err := b.ValidateSpec(&spec)
+		if h.UserData != nil && err != nil {
+			t.Errorf("user data is refused: %v", err)
+		}
+		if h.UserData == nil && (providers.ReasonOf(err) != providers.InvalidSpec || fieldOf(err) != "spec.cloudInit") {
+			t.Errorf("user data that cannot be used: got %v, want InvalidSpec of spec.cloudInit", err)
+		}
+	}
 	if len(h.Invalid) == 0 {
 		t.Error("the harness has no Invalid: there is always something that a provider cannot make")
 	}

@@ -177,6 +177,15 @@ var classLiars = []liarCase{
 			return l.Provider.ValidateSpec(spec)
 		}
 	}),
+	{"ignores user data", "SpecIsChecked", func(s *stage) { s.noUserData = true }},
+	lies("SpecIsChecked", "wants user data inline", func(l *liar) {
+		l.validSpec = func(spec *v1alpha1.ProxySpec) error {
+			if spec.CloudInit != nil && spec.CloudInit.Inline == "" {
+				return providers.InvalidField("spec.cloudInit.inline", "is required")
+			}
+			return l.Provider.ValidateSpec(spec)
+		}
+	}),
 	lies("PlaceIsStable", "takes turns", func(l *liar) {
 		n := 0
 		l.place = func(*v1alpha1.ProxySpec, []string) (string, error) { n++; return []string{"a", "b", "c"}[n%3], nil }

@@ -35,6 +35,8 @@ type stage struct {
 	opened func(*v1alpha1.ProviderClass)
 	// short makes List see a part of what there is.
 	short bool
+	// noUserData says that the provider takes none.
+	noUserData bool
 }
 
 // invalidImage of a kubernetes block is what the stage's classes must not have.
@@ -57,6 +59,10 @@ func (s *stage) harness() Harness {
 			Spec:       v1alpha1.ProviderClassSpec{Type: v1alpha1.ProviderKubernetes, Kubernetes: &v1alpha1.KubernetesClass{Image: image}},
 		}
 	}
+	userData := []byte("#cloud-config")
+	if s.noUserData {
+		userData = nil
+	}
 	return Harness{
 		Factory:  stageFactory{s},
 		Runtime:  providers.Runtime{ClusterID: "cluster", Clock: s.clock},
@@ -68,7 +74,7 @@ func (s *stage) harness() Harness {
 			"spec.placement.image": {ProxyTemplateSpec: v1alpha1.ProxyTemplateSpec{Placement: &v1alpha1.Placement{Image: fake.InvalidImage}}},
 		},
 		InvalidClasses: map[string]*v1alpha1.ProviderClass{"spec.kubernetes.image": class("a", invalidImage)},
-		UserData:       []byte("#cloud-config"),
+		UserData:       userData,
 		UserDataLimit:  stageUserData,
 		Credentials:    &providers.Credentials{Username: "crawler", Password: "secret"},
 		Zones:          []string{"a", "b", "c"},
