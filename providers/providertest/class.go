@@ -183,6 +183,36 @@ func placeLeavesOutTried(t testing.TB, h Harness) {
 	}
 }
 
+func hostsAreReported(t testing.TB, h Harness) {
+	b := h.open(t, "a")
+	reporter, ok := providers.Find[providers.HostReporter](b.bare)
+	if !ok {
+		t.Skip("the provider has no hosts to report")
+	}
+	if err := b.Check(t.Context()); err != nil {
+		t.Errorf("check: %v", err)
+	}
+	before := 0
+	if h.Calls != nil {
+		before = h.Calls()
+	}
+	states := reporter.Hosts()
+	if h.Calls != nil && h.Calls() != before {
+		t.Errorf("Hosts made %d calls, want none", h.Calls()-before)
+	}
+	names := map[string]bool{}
+	for _, state := range states {
+		if state.Name == "" || len(state.Name) > maxHostName || names[state.Name] {
+			t.Errorf("a host named %q, want names of 1 to %d bytes, each once", state.Name, maxHostName)
+		}
+		names[state.Name] = true
+		b.witness().err("Hosts", state.Err)
+	}
+	if len(states) > maxHosts {
+		t.Errorf("%d hosts, want at most %d", len(states), maxHosts)
+	}
+}
+
 func withoutZone(p *v1alpha1.Placement) *v1alpha1.Placement {
 	if p == nil {
 		return nil

@@ -88,6 +88,7 @@ func checks() []check {
 		{"ManyAtOnce", manyAtOnce},
 		{"AnotherProviderSeesAll", anotherProviderSeesAll},
 		{"EventsNameOwners", eventsNameOwners},
+		{"HostsAreReported", hostsAreReported},
 
 		{"CreateIsIdempotent", createIsIdempotent},
 		{"CreateAtTheSameTime", createAtTheSameTime},

@@ -301,6 +301,19 @@ var lifeLiars = []liarCase{
 	lies("EventsNameOwners", "has a channel for each call", func(l *liar) {
 		l.events = func() <-chan ownerEvent { return make(chan ownerEvent) }
 	}),
+	lies("HostsAreReported", "asks the hosts", func(l *liar) {
+		l.hosts = func() []providers.HostState {
+			return []providers.HostState{{Name: "a", Checked: true, Err: l.Provider.Check(context.Background())}}
+		}
+	}),
+	lies("HostsAreReported", "has hosts without names", func(l *liar) {
+		l.hosts = func() []providers.HostState { return []providers.HostState{{Checked: true}} }
+	}),
+	lies("HostsAreReported", "has errors of its own", func(l *liar) {
+		l.hosts = func() []providers.HostState {
+			return []providers.HostState{{Name: "a", Checked: true, Err: fmt.Errorf("dial tcp")}}
+		}
+	}),
 	lies("EventsNameOwners", "wakes nobody", func(l *liar) {
 		events := make(chan ownerEvent, 1)
 		events <- ownerEvent{}

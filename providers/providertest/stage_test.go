@@ -158,6 +158,7 @@ type liar struct {
 	place     func(*v1alpha1.ProxySpec, []string) (string, error)
 	close     func() error
 	events    func() <-chan ownerEvent
+	hosts     func() []providers.HostState
 }
 
 func (l *liar) Check(ctx context.Context) error {
@@ -216,6 +217,13 @@ func (l *liar) Events() <-chan ownerEvent {
 		return l.events()
 	}
 	return l.Provider.(providers.Eventer).Events()
+}
+
+func (l *liar) Hosts() []providers.HostState {
+	if l.hosts != nil {
+		return l.hosts()
+	}
+	return l.Provider.(providers.HostReporter).Hosts()
 }
 
 // recorder is a test that keeps its verdict to itself.

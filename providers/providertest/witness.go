@@ -29,6 +29,10 @@ const (
 	maxOperation  = 1024
 	maxAddress    = 253
 	maxAddresses  = 8
+
+	// Of status.hosts of the class.
+	maxHosts    = 64
+	maxHostName = 63
 )
 
 var (
@@ -51,9 +55,12 @@ type witness struct {
 	secrets []string
 }
 
+// witness is what looks at the answers.
+func (b bench) witness() *witness { return b.Provider.(*witness) }
+
 // keepSecret makes a text one that no answer and no log line may contain.
 func (b bench) keepSecret(text string) {
-	w := b.Provider.(*witness)
+	w := b.witness()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.secrets = append(w.secrets, text)
