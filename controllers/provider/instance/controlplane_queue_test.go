@@ -153,6 +153,14 @@ func (q *queue) run(what string, limit time.Duration, done func() bool) {
 		case len(batch) > 0:
 			q.work(batch)
 			q.check()
+			if !q.clock.Now().After(end) {
+				continue
+			}
+			// The workers waited for the clock, and there is more to do than they can.
+			if done != nil && !done() {
+				q.t.Fatalf("not within %v: %s", limit, what)
+			}
+			return
 		case next.IsZero() || next.After(end):
 			if done != nil {
 				q.t.Fatalf("not within %v: %s", limit, what)
