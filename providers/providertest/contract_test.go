@@ -98,12 +98,12 @@ func TestContractHasTheInterfaces(t *testing.T) {
 	}
 	for _, value := range []any{
 		providers.Runtime{}, providers.Owner{}, providers.Ref{}, providers.CreateRequest{}, providers.Receipt{}, providers.Instance{},
-		providers.Timing{}, providers.Limits{}, Harness{},
+		providers.Timing{}, providers.Limits{}, providers.HostState{}, providers.Error{}, Harness{},
 	} {
 		kind := reflect.TypeOf(value)
-		for i := range kind.NumField() {
-			if field := kind.Field(i).Name; !regexp.MustCompile(`\b` + field + `\b`).MatchString(contract) {
-				t.Errorf("the contract does not mention %s.%s", kind.Name(), field)
+		for field := range kind.Fields() {
+			if !regexp.MustCompile(`\b` + field.Name + `\b`).MatchString(contract) {
+				t.Errorf("the contract does not mention %s.%s", kind.Name(), field.Name)
 			}
 		}
 	}
