@@ -66,10 +66,10 @@ const DefaultControllerName = "crawl.example.com/default"
 // +kubebuilder:validation:XValidation:rule="has(self.kvm2) == (self.type == 'kvm2')",message="kvm2 is required when type is kvm2 and forbidden otherwise",fieldPath=".kvm2"
 // +kubebuilder:validation:XValidation:rule="!has(self.parametersRef) || self.type.contains('/')",message="parametersRef is only allowed for domain-prefixed types",fieldPath=".parametersRef",reason=FieldValueForbidden
 type ProviderClassSpec struct {
-	// type names the provider. Immutable.
+	// type names the provider. Immutable. It is part of a finalizer's name, which bounds its length.
 	// +required
 	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:MaxLength=54
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9./]*[a-z0-9])?$`
 	Type ProviderType `json:"type"`
 	// controllerName says which installation of the operator handles the class. Immutable.

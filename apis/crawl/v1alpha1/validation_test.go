@@ -62,6 +62,7 @@ func TestA43_InvalidObjectsAreRefused(t *testing.T) {
 
 		{"no type", "ProviderClass", `spec: {allowedNamespaces: {from: All}}`, "spec.type"},
 		{"unknown type", "ProviderClass", `spec: {type: azure, allowedNamespaces: {from: All}}`, "spec.type"},
+		{"type longer than a finalizer", "ProviderClass", `spec: {type: cloud.example.org/` + strings.Repeat("v", 37) + `, allowedNamespaces: {from: All}}`, "spec.type"},
 		{"no namespaces", "ProviderClass", `spec: {type: kubernetes}`, "spec.allowedNamespaces"},
 		{"selector missing", "ProviderClass", `spec: {type: kubernetes, allowedNamespaces: {from: Selector}}`, "spec.allowedNamespaces.selector"},
 		{"gcp without block", "ProviderClass", `spec: {type: gcp, allowedNamespaces: {from: All}}`, "spec.gcp"},

@@ -13,7 +13,7 @@ import (
 //
 // ProviderClassSpec configures one named instance of a provider.
 type ProviderClassSpecApplyConfiguration struct {
-	// type names the provider. Immutable.
+	// type names the provider. Immutable. It is part of a finalizer's name, which bounds its length.
 	Type *crawlv1alpha1.ProviderType `json:"type,omitempty"`
 	// controllerName says which installation of the operator handles the class. Immutable.
 	// Default: crawl.example.com/default.
