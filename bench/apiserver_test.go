@@ -7,8 +7,10 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	dto "github.com/prometheus/client_model/go"
@@ -23,7 +25,8 @@ import (
 // apiServer reads what the API server says of itself.
 type apiServer struct {
 	client *http.Client
-	url    string
+	// url without a path.
+	url string
 }
 
 // work is what the API server has done since it started, or between two moments.
@@ -47,7 +50,7 @@ func newAPIServer(t *testing.T, env *testenv.Env) *apiServer {
 	if err != nil {
 		t.Fatalf("make a client for the metrics of the API server: %v", err)
 	}
-	return &apiServer{client: client, url: serverURL(env.Config) + "/metrics"}
+	return &apiServer{client: client, url: serverURL(env.Config)}
 }
 
 // serverURL is the API server's address with its scheme, which a rest.Config may leave out.
@@ -62,7 +65,7 @@ func serverURL(config *rest.Config) string {
 // work is what the API server has done until now.
 func (s *apiServer) work(t *testing.T) work {
 	t.Helper()
-	response, err := s.client.Get(s.url)
+	response, err := s.client.Get(s.url + "/metrics")
 	if err != nil {
 		t.Fatalf("read the metrics of the API server: %v", err)
 	}
@@ -92,6 +95,28 @@ func (s *apiServer) work(t *testing.T) work {
 		}
 	}
 	return out
+}
+
+// profile writes a CPU profile of the API server over the next seconds to a file. The returned function waits for it.
+func (s *apiServer) profile(t *testing.T, file string, seconds int) func() {
+	t.Helper()
+	var done sync.WaitGroup
+	done.Go(func() {
+		response, err := s.client.Get(fmt.Sprintf("%s/debug/pprof/profile?seconds=%d", s.url, seconds))
+		if err != nil {
+			t.Errorf("profile the API server: %v", err)
+			return
+		}
+		defer func() { _ = response.Body.Close() }()
+		data, err := io.ReadAll(response.Body)
+		if err == nil {
+			err = os.WriteFile(file, data, 0o600)
+		}
+		if err != nil {
+			t.Errorf("profile the API server: %v", err)
+		}
+	})
+	return done.Wait
 }
 
 func labelsOf(m *dto.Metric) map[string]string {

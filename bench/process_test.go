@@ -141,12 +141,9 @@ func (p *process) plant(all []planted) {
 	p.call(http.MethodPost, "/plant", all, nil)
 }
 
-// profile writes a CPU profile of what happens until the returned function is called; file "" for none.
+// profile writes a CPU profile of what happens until the returned function is called.
 func (p *process) profile(file string) func() {
 	p.t.Helper()
-	if file == "" {
-		return func() {}
-	}
 	p.call(http.MethodPost, "/profile?file="+url.QueryEscape(file), nil, nil)
 	return func() { p.call(http.MethodDelete, "/profile", nil, nil) }
 }

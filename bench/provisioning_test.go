@@ -47,6 +47,11 @@ const (
 	// patience bounds a step; only a hanging run takes that long, or one on a machine that is busy with something else.
 	patience = 4 * time.Minute
 
+	// profilesVariable names a folder for CPU profiles of the first round: of the managers until all Proxies are Ready, and
+	// of the API server for the first profileSeconds of it.
+	profilesVariable = "BENCH_PROFILES"
+	profileSeconds   = 5
+
 	className = "bench"
 )
 
@@ -159,10 +164,14 @@ type round struct {
 }
 
 // life creates n Proxies, waits until they are Ready, deletes them and waits until they are gone.
-func (b *provisioning) life(p *process, r *readiness, name string, n int, profile string) round {
+func (b *provisioning) life(p *process, r *readiness, name string, n int, profiles string) round {
 	t := b.t
 	t.Helper()
-	stopProfile := p.profile(profile)
+	stopProfile, stopOther := func() {}, func() {}
+	if profiles != "" {
+		stopProfile = p.profile(filepath.Join(profiles, "managers-ready.pprof"))
+		stopOther = b.api.profile(t, filepath.Join(profiles, "apiserver-ready.pprof"), profileSeconds)
+	}
 	cpu, before := p.usage(false).CPUSeconds, b.api.work(t)
 	start := time.Now()
 	b.parallel(writers, n, func(ctx context.Context, i int) error {
@@ -170,6 +179,7 @@ func (b *provisioning) life(p *process, r *readiness, name string, n int, profil
 	})
 	last := r.wait(t, patience, "all Proxies to be Ready", func(r *readiness) bool { return len(r.ready) == n })
 	stopProfile()
+	stopOther()
 	middle := b.api.work(t)
 	b.final = r.one(t).DeepCopy()
 	b.parallel(writers, n, func(ctx context.Context, i int) error {
@@ -187,9 +197,9 @@ func (b *provisioning) life(p *process, r *readiness, name string, n int, profil
 	}
 }
 
-// raw creates n Proxies that nobody acts on, each followed by one write of the final status. It gives how many it were per
-// second, and the CPU time of the API server, in seconds.
-func (b *provisioning) raw(namespace, name string, n int) (perSecond, cpu float64) {
+// raw creates n Proxies that nobody acts on, each followed by one write of the final status. It gives the time that took and
+// the CPU time of the API server, in seconds.
+func (b *provisioning) raw(namespace, name string, n int) (took time.Duration, cpu float64) {
 	b.t.Helper()
 	before := b.api.work(b.t)
 	start := time.Now()
@@ -200,10 +210,10 @@ func (b *provisioning) raw(namespace, name string, n int) (perSecond, cpu float6
 		}
 		return statusapply.Whole(ctx, b.env.Client, v1alpha1.ManagerCore, px, &px.Status, b.final.Status.DeepCopy())
 	})
-	perSecond = float64(n) / time.Since(start).Seconds()
+	took = time.Since(start)
 	cpu = b.api.work(b.t).since(before).cpu
 	b.must(b.env.Client.DeleteAllOf(b.t.Context(), &v1alpha1.Proxy{}, client.InNamespace(namespace)))
-	return perSecond, cpu
+	return took, cpu
 }
 
 // readyAgainstRaw measures ready_vs_raw, writes_per_proxy_life and cpu_vs_apiserver.
@@ -219,33 +229,26 @@ func (b *provisioning) readyAgainstRaw() {
 	b.life(p, r, "warm", proxiesPerRound/4, "")
 	b.raw(rawNamespace, "warm", proxiesPerRound/4)
 
-	b.note("%d rounds of %d Proxies each, %d writers; raw is Create and one status write of the same object by %d writers, in turn with it",
-		rounds, proxiesPerRound, writers, writers)
+	b.note("%d rounds of %d Proxies each, %d writers; raw is Create and one status write of the same object, as many by as many "+
+		"writers, half of them before and half after", rounds, proxiesPerRound, writers)
 	var ready, raw, ratio, cpu sample
 	var up, down work
 	var rawCPU float64
 	for i := range rounds {
-		name := fmt.Sprintf("r%d", i)
-		measureRaw := func() {
-			perSecond, seconds := b.raw(rawNamespace, name, proxiesPerRound)
-			raw, rawCPU = append(raw, perSecond), rawCPU+seconds
+		profiles := ""
+		if i == 0 {
+			profiles = os.Getenv(profilesVariable)
 		}
-		if i%2 == 1 {
-			measureRaw()
-		}
-		profile := ""
-		if dir := os.Getenv("BENCH_PROFILES"); dir != "" && i == 0 {
-			profile = filepath.Join(dir, "managers-ready.pprof")
-		}
-		one := b.life(p, r, name, proxiesPerRound, profile)
-		if i%2 == 0 {
-			measureRaw()
-		}
-		ready, ratio = append(ready, one.perSecond), append(ratio, one.perSecond/raw[i])
+		before, beforeCPU := b.raw(rawNamespace, fmt.Sprintf("before-%d", i), proxiesPerRound/2)
+		one := b.life(p, r, fmt.Sprintf("round-%d", i), proxiesPerRound, profiles)
+		after, afterCPU := b.raw(rawNamespace, fmt.Sprintf("after-%d", i), proxiesPerRound/2)
+		baseline := proxiesPerRound / (before + after).Seconds()
+		rawCPU += beforeCPU + afterCPU
+		ready, raw, ratio = append(ready, one.perSecond), append(raw, baseline), append(ratio, one.perSecond/baseline)
 		cpu = append(cpu, one.managersCPU/(one.up.cpu+one.down.cpu))
 		up, down = up.plus(one.up), down.plus(one.down)
 		b.note("round %d: %.1f Proxies to Ready per second, raw %.1f; CPU seconds of the managers %.1f, of the API server %.1f",
-			i+1, one.perSecond, raw[i], one.managersCPU, one.up.cpu+one.down.cpu)
+			i+1, one.perSecond, baseline, one.managersCPU, one.up.cpu+one.down.cpu)
 	}
 	n := rounds * proxiesPerRound
 	life := up.plus(down)
