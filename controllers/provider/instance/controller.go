@@ -88,6 +88,9 @@ type Reconciler struct {
 	creates, replacements *budget
 	lost                  *lostProxies
 	accepted              *acceptedAttempts
+	// sizes and limits say how often what runs can be looked at.
+	sizes  *sizes
+	limits providers.Limits
 }
 
 // NewReconciler makes a Reconciler that reads and writes with c. reader must not be a cache.
@@ -100,6 +103,7 @@ func NewReconciler(c client.Client, reader client.Reader, recorder events.EventR
 		manager:   v1alpha1.ManagerProvider(factory.Type()),
 		finalizer: v1alpha1.FinalizerInstance(factory.Type()),
 		creates:   newBudget(), replacements: newBudget(), lost: newLostProxies(), accepted: newAcceptedAttempts(),
+		sizes: newSizes(), limits: providers.LimitsOf(factory),
 	}
 }
 
@@ -148,6 +152,8 @@ func relevant(finalizer string) predicate.Predicate {
 			(hasFinalizer(before, v1alpha1.FinalizerLeaseDrain) && !hasFinalizer(after, v1alpha1.FinalizerLeaseDrain)) ||
 			before.Annotations[v1alpha1.AnnotationSkipCleanup] != after.Annotations[v1alpha1.AnnotationSkipCleanup] ||
 			bindingOf(before) != bindingOf(after) ||
+			// What does not work any more may be gone.
+			(meta.IsStatusConditionTrue(before.Status.Conditions, v1alpha1.ConditionHealthy) && meta.IsStatusConditionFalse(after.Status.Conditions, v1alpha1.ConditionHealthy)) ||
 			(before.Status.Instance != nil && after.Status.Instance == nil)
 	}}
 }

@@ -14,6 +14,11 @@ import (
 func TestRelevant(t *testing.T) {
 	finalizer := v1alpha1.FinalizerInstance(v1alpha1.ProviderKubernetes)
 	held := func(px *v1alpha1.Proxy) { px.Finalizers = []string{v1alpha1.FinalizerLeaseDrain, finalizer} }
+	health := func(status metav1.ConditionStatus) func(*v1alpha1.Proxy) {
+		return func(px *v1alpha1.Proxy) {
+			px.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionHealthy, Status: status}}
+		}
+	}
 	for _, test := range []struct {
 		name          string
 		before, after func(*v1alpha1.Proxy)
@@ -31,6 +36,9 @@ func TestRelevant(t *testing.T) {
 		{"instance wiped", func(px *v1alpha1.Proxy) { px.Status.Instance = &v1alpha1.Instance{} }, nil, true},
 		{"own record", nil, func(px *v1alpha1.Proxy) { px.Status.Instance = &v1alpha1.Instance{} }, false},
 		{"health", nil, func(px *v1alpha1.Proxy) { px.Status.Health = &v1alpha1.Health{InstanceID: "i"} }, false},
+		{"becomes unhealthy", health(metav1.ConditionTrue), health(metav1.ConditionFalse), true},
+		{"becomes healthy", health(metav1.ConditionFalse), health(metav1.ConditionTrue), false},
+		{"was never healthy", nil, health(metav1.ConditionFalse), false},
 		{"cooldown", nil, func(px *v1alpha1.Proxy) { px.Status.Cooldowns = []v1alpha1.Cooldown{{Target: "a"}} }, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {

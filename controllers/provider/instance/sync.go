@@ -221,6 +221,14 @@ func (r *Reconciler) advance(ctx context.Context, s *subject) (reconcile.Result,
 		if a.Reason == v1alpha1.ReasonRunning {
 			// A look at what runs gives way to everything else.
 			result.Priority = new(handler.LowPriority)
+			n, err := r.sizes.of(s.class.UID, r.Clock.Now(), func() (int, error) {
+				names, err := r.proxiesOf(ctx, s.class, func(*v1alpha1.Proxy) bool { return true })
+				return len(names), err
+			})
+			if err != nil {
+				return reconcile.Result{}, err
+			}
+			result.RequeueAfter = pollEvery(result.RequeueAfter, n, r.limits)
 		}
 		return result, nil
 	}
