@@ -145,8 +145,7 @@ func unanswered(err error) error {
 		err = wrapped.Err
 	}
 	_, untrusted := errors.AsType[*tls.CertificateVerificationError](err)
-	_, noTLS := errors.AsType[tls.RecordHeaderError](err)
-	if untrusted || noTLS {
+	if untrusted || errors.Is(err, http.ErrSchemeMismatch) {
 		return permanentError{err}
 	}
 	return err

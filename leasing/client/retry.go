@@ -35,6 +35,9 @@ func retryable(err error) bool {
 
 // doubtful tells whether a lease may have been granted in spite of the error.
 func doubtful(err error) bool {
+	if _, permanent := errors.AsType[permanentError](err); permanent {
+		return false // nothing was sent, or nobody was there who could have granted it
+	}
 	e, ok := errors.AsType[*Error](err)
 	return !ok || e.Status >= http.StatusInternalServerError && e.Code != wire.CodeNoProxy
 }

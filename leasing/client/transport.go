@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"sync"
 )
 
@@ -50,8 +51,10 @@ func newTransport(l *Lease, base *http.Transport) *transport {
 	t.dial = t.inner.DialContext
 	if t.dial == nil {
 		t.dial = (&net.Dialer{}).DialContext
-		// A dialler of one's own would otherwise switch HTTP/2 off.
-		t.inner.ForceAttemptHTTP2 = t.inner.ForceAttemptHTTP2 || t.inner.TLSClientConfig == nil
+		// A dialler of one's own would otherwise switch HTTP/2 off. A transport that was used already has it in its TLS
+		// settings.
+		settings := t.inner.TLSClientConfig
+		t.inner.ForceAttemptHTTP2 = t.inner.ForceAttemptHTTP2 || settings == nil || slices.Contains(settings.NextProtos, "h2")
 	}
 	t.inner.DialContext, t.inner.DialTLSContext = t.connect, nil
 	t.inner.Proxy = func(*http.Request) (*url.URL, error) {
