@@ -186,8 +186,8 @@ func TestDrain_WithoutAnInstance(t *testing.T) {
 	s.gone(px)
 }
 
-// TestA14_SkipCleanupDuringADrain: the instance is given up, and leases still run out on it first.
-func TestA14_SkipCleanupDuringADrain(t *testing.T) {
+// TestSkipCleanup_DuringADrain: the instance is given up, and leases still run out on it first.
+func TestSkipCleanup_DuringADrain(t *testing.T) {
 	s := startTogether(t)
 	s.leases.count.Store(1)
 	px := s.works(s.proxy("px", draining(3600)))

@@ -210,8 +210,8 @@ func TestA20_WhatNeverComesBackStopsTheRotation(t *testing.T) {
 	}
 }
 
-// TestA20_ADeletedProxyGivesItsPlaceBack: so does a user get a rotation going again that one Proxy holds up.
-func TestA20_ADeletedProxyGivesItsPlaceBack(t *testing.T) {
+// TestRotation_ADeletedProxyGivesItsPlaceBack: so does a user get a rotation going again that one Proxy holds up.
+func TestRotation_ADeletedProxyGivesItsPlaceBack(t *testing.T) {
 	for _, restart := range []bool{false, true} {
 		t.Run(fmt.Sprintf("restart %v", restart), func(t *testing.T) {
 			r := newRotation(t, 5, 1)
@@ -250,7 +250,7 @@ func TestA20_ADeletedProxyGivesItsPlaceBack(t *testing.T) {
 	}
 }
 
-func TestA20_OnDeleteOnlyReports(t *testing.T) {
+func TestRotation_OnDeleteOnlyReports(t *testing.T) {
 	r := newRotation(t, 20, 0, onDeletePolicy)
 	before, mutations := r.cloud.Instances(), r.cloud.Mutations()
 	r.rotate(newUserData)
