@@ -49,6 +49,7 @@ func foreign(i *providers.Instance)   { i.Owner.UID = "other" }
 func outdated(i *providers.Instance)  { i.Hash = "v1-old" }
 func versioned(i *providers.Instance) { i.Hash = "v0-old" }
 func homeless(i *providers.Instance)  { i.Addresses = nil }
+func another(i *providers.Instance)   { i.ID = "i2" }
 
 func failing(reason providers.Reason) *Observed {
 	return &Observed{Err: providers.NewError(reason, "get", "", errors.New("request id 17"))}
@@ -66,6 +67,16 @@ func TestDecide(t *testing.T) {
 		r.State, r.Attempt = reason, attempt
 		return r
 	}
+
+	missing := func(r v1alpha1.Instance, age time.Duration) v1alpha1.Instance { r.MissingTime = ago(age); return r }
+	started := func(r v1alpha1.Instance, age time.Duration) v1alpha1.Instance { r.StartedTime = ago(age); return r }
+	submitted := func(r v1alpha1.Instance) v1alpha1.Instance { r.SubmittedTime = r.IntentTime; return r }
+	at := func(r v1alpha1.Instance, intent time.Duration) v1alpha1.Instance {
+		r.IntentTime = ago(intent)
+		return r
+	}
+	terminated := with(seen, func(r *v1alpha1.Instance) { r.State = "Terminating" })
+	const settle, confirm, tooLong = providers.DefaultSettle, providers.DefaultConfirm, DefaultProvisionTimeout + time.Second
 
 	for _, test := range []struct {
 		name     string
@@ -87,6 +98,12 @@ func TestDecide(t *testing.T) {
 		{"A5 accepted and vanished", wanted(), intended(tableTiming.Settle), absent, RecordMissing, v1alpha1.ReasonCreateVanished},
 		{"A5 vanished, second look", wanted(), with(intended(3*time.Minute), func(r *v1alpha1.Instance) { r.MissingTime = ago(tableTiming.Confirm) }), absent, RecordIntent, v1alpha1.ReasonCreateVanished},
 		{"A5 vanished again and again", wanted(), with(intended(3*time.Minute), func(r *v1alpha1.Instance) { r.MissingTime = ago(time.Minute); r.Attempt = 6 }), absent, Report, v1alpha1.ReasonCreateVanished},
+		{"accepted within the window is not asked again", wanted(), submitted(intended(time.Second)), absent, Report, v1alpha1.ReasonCreating},
+		{"vanished, too early for the second look", wanted(), missing(intended(3*time.Minute), time.Second), absent, Report, v1alpha1.ReasonCreateVanished},
+		{"vanished in one place is tried in another at once", wanted(inZoneB), with(missing(intended(3*time.Minute), time.Minute), func(r *v1alpha1.Instance) { r.Zone, r.Attempt = "a", 7 }), absent, RecordIntent, v1alpha1.ReasonCreateVanished},
+		{"vanished, and something else is asked for since", wanted(), with(missing(intended(3*time.Minute), time.Minute), func(r *v1alpha1.Instance) { r.DesiredHash, r.Attempt = "v1-old", 7 }), absent, RecordIntent, v1alpha1.ReasonCreateVanished},
+		{"vanished long ago", wanted(), with(missing(intended(Steady), time.Minute), func(r *v1alpha1.Instance) { r.Attempt = 100 }), absent, RecordIntent, v1alpha1.ReasonCreateVanished},
+		{"an attempt is not repeated while nothing may be made", wanted(held), intended(time.Second), absent, Report, v1alpha1.ReasonCloudInitError},
 		{"never create in another place than the intent's", wanted(inZoneB), with(intended(time.Second), func(r *v1alpha1.Instance) { r.Zone = "a" }), absent, Report, v1alpha1.ReasonCreating},
 
 		// Refusals.
@@ -95,6 +112,12 @@ func TestDecide(t *testing.T) {
 		{"A30 capacity backs off", wanted(), refusedAs(v1alpha1.ReasonWaitingForCapacity, time.Minute, 4), absent, Report, v1alpha1.ReasonWaitingForCapacity},
 		{"a place is not left before the attempt has settled", wanted(inZoneB), refusedAs(v1alpha1.ReasonWaitingForCapacity, time.Minute, 1), absent, Report, v1alpha1.ReasonWaitingForCapacity},
 		{"a place is left after two looks", wanted(inZoneB), refusedAs(v1alpha1.ReasonWaitingForCapacity, tableTiming.Settle, 1), absent, RecordMissing, v1alpha1.ReasonWaitingForCapacity},
+		{"a place is left after the second look", wanted(inZoneB), missing(refusedAs(v1alpha1.ReasonWaitingForCapacity, settle, 7), confirm), absent, RecordIntent, v1alpha1.ReasonWaitingForCapacity},
+		{"refused credentials back off", wanted(), refusedAs(v1alpha1.ReasonAuthFailed, time.Second, 1), absent, Report, v1alpha1.ReasonAuthFailed},
+		{"refused credentials are tried again", wanted(), refusedAs(v1alpha1.ReasonAuthFailed, BackoffMin, 1), absent, RecordIntent, v1alpha1.ReasonAuthFailed},
+		{"a name that was taken is tried again", wanted(), refusedAs(v1alpha1.ReasonNameCollision, BackoffMin, 1), absent, RecordIntent, v1alpha1.ReasonNameCollision},
+		{"a refused attempt waits while nothing may be made", wanted(held), refusedAs(v1alpha1.ReasonWaitingForCapacity, time.Hour, 1), absent, Report, v1alpha1.ReasonCloudInitError},
+		{"A31 invalid in one place may be valid in another", wanted(inZoneB), missing(refusedAs(v1alpha1.ReasonInvalidSpec, settle, 1), confirm), absent, RecordIntent, v1alpha1.ReasonInvalidSpec},
 		{"A31 an invalid specification waits for a change", wanted(), refusedAs(v1alpha1.ReasonInvalidSpec, time.Hour, 1), absent, Report, v1alpha1.ReasonInvalidSpec},
 		{"A31 a change is tried at once", wanted(), with(refusedAs(v1alpha1.ReasonInvalidSpec, time.Second, 7), func(r *v1alpha1.Instance) { r.DesiredHash = "v1-old" }), absent, RecordIntent, v1alpha1.ReasonInvalidSpec},
 		{"A31 a changed class is tried", wanted(func(d *Desired) { d.ClassGeneration = 2 }), refusedAs(v1alpha1.ReasonInvalidSpec, time.Hour, 1), absent, RecordIntent, v1alpha1.ReasonInvalidSpec},
@@ -112,6 +135,22 @@ func TestDecide(t *testing.T) {
 		{"starting", wanted(), seen, found(providers.StatePending), Report, v1alpha1.ReasonStarting},
 		{"starting for too long", wanted(), with(seen, func(r *v1alpha1.Instance) { r.StartedTime = ago(DefaultProvisionTimeout + time.Second) }), found(providers.StatePending), Delete, v1alpha1.ReasonProvisionTimeout},
 		{"terminating", wanted(), seen, found(providers.StateTerminating), Report, v1alpha1.ReasonReplacing},
+		{"another specification, and nothing could replace it", wanted(func(d *Desired) { d.Hold = &Finding{v1alpha1.ReasonClassTerminating, "going"} }), seen, found(providers.StateRunning, outdated), Report, v1alpha1.ReasonRunning},
+		{"another specification of what starts", wanted(), seen, found(providers.StatePending, outdated), Delete, v1alpha1.ReasonSpecChanged},
+		{"another specification of what failed", wanted(), seen, found(providers.StateFailed, outdated), Delete, v1alpha1.ReasonSpecChanged},
+		{"stopped", wanted(), seen, found(providers.StateStopped), Delete, v1alpha1.ReasonInstanceFailed},
+		{"OnDelete does not keep what failed", wanted(onDelete), seen, found(providers.StateFailed, outdated), Delete, v1alpha1.ReasonInstanceFailed},
+		{"OnDelete does not keep what never starts", wanted(onDelete), started(seen, tooLong), found(providers.StatePending, outdated), Delete, v1alpha1.ReasonProvisionTimeout},
+		{"running without address for too long", wanted(), started(seen, tooLong), found(providers.StateRunning, homeless), Delete, v1alpha1.ReasonProvisionTimeout},
+		{"starting for too long, and nothing could replace it", wanted(held), started(seen, tooLong), found(providers.StatePending), Report, v1alpha1.ReasonProvisionTimeout},
+		{"starting for too long was another incarnation", wanted(), started(seen, tooLong), found(providers.StatePending, another), Report, v1alpha1.ReasonStarting},
+		{"running was never too long in starting", wanted(), started(seen, tooLong), found(providers.StateRunning), Report, v1alpha1.ReasonRunning},
+		{"an unknown incarnation is taken in before it is replaced", wanted(), v1alpha1.Instance{}, found(providers.StateRunning, outdated), Report, v1alpha1.ReasonRunning},
+		{"a new incarnation is not judged by an old record", wanted(), seen, found(providers.StateRunning, outdated, another), Report, v1alpha1.ReasonRunning},
+		{"a new incarnation that starts is not judged by an old record", wanted(), seen, found(providers.StatePending, outdated, another), Report, v1alpha1.ReasonStarting},
+		{"a new incarnation that failed is taken in", wanted(), seen, found(providers.StateFailed, another), Report, v1alpha1.ReasonInstanceFailed},
+		{"another owner's that terminates is left alone", wanted(), seen, found(providers.StateTerminating, foreign), Report, v1alpha1.ReasonNameCollision},
+		{"another owner's that failed is left alone", wanted(), seen, found(providers.StateFailed, foreign, outdated), Report, v1alpha1.ReasonNameCollision},
 		{"another owner's is left alone", wanted(), seen, found(providers.StateRunning, foreign), Report, v1alpha1.ReasonNameCollision},
 		{"an error is not absence", wanted(), seen, failing(providers.Unavailable), Report, v1alpha1.ReasonProviderUnreachable},
 		{"A31 recovery from an invalid class", wanted(blind), seen, nil, Report, v1alpha1.ReasonClassNotFound},
@@ -120,6 +159,12 @@ func TestDecide(t *testing.T) {
 		{"A7 one NotFound", wanted(), seen, absent, RecordMissing, v1alpha1.ReasonInstanceMissing},
 		{"A7 too early for the second", wanted(), with(seen, func(r *v1alpha1.Instance) { r.MissingTime = ago(time.Second) }), absent, Report, v1alpha1.ReasonInstanceMissing},
 		{"A7 the second NotFound", wanted(), with(seen, func(r *v1alpha1.Instance) { r.MissingTime = ago(tableTiming.Confirm) }), absent, RecordIntent, v1alpha1.ReasonInstanceLost},
+		{"deleted and missed once", wanted(), terminated, absent, RecordMissing, v1alpha1.ReasonReplacing},
+		{"deleted, too early for the second look", wanted(), missing(terminated, time.Second), absent, Report, v1alpha1.ReasonReplacing},
+		{"A19 deleted and not to be made", wanted(held), missing(terminated, time.Minute), absent, Report, v1alpha1.ReasonCloudInitError},
+		{"A18 another place, once it is gone", wanted(inZoneB), missing(terminated, time.Minute), absent, RecordIntent, v1alpha1.ReasonReplacing},
+		{"a place is left when the attempt has settled", wanted(inZoneB), missing(at(seen, settle), confirm), absent, RecordIntent, v1alpha1.ReasonInstanceLost},
+		{"lost at once, and something else is asked for since", wanted(), with(missing(at(seen, time.Minute), confirm), func(r *v1alpha1.Instance) { r.Hash, r.Attempt = "v1-old", 4 }), absent, RecordIntent, v1alpha1.ReasonInstanceLost},
 		{"lost and not to be made", wanted(held), with(seen, func(r *v1alpha1.Instance) { r.MissingTime = ago(time.Minute) }), absent, Report, v1alpha1.ReasonCloudInitError},
 		{"deleted to be replaced", wanted(), with(seen, func(r *v1alpha1.Instance) { r.State, r.MissingTime = "Terminating", ago(time.Minute) }), absent, RecordIntent, v1alpha1.ReasonReplacing},
 		{"lost at once backs off", wanted(), with(seen, func(r *v1alpha1.Instance) {
@@ -134,11 +179,24 @@ func TestDecide(t *testing.T) {
 		{"A13 deletion and no credentials", wanted(deleting), seen, failing(providers.Auth), Report, v1alpha1.ReasonAuthFailed},
 		{"A11 deletion", wanted(deleting), seen, found(providers.StateRunning), Delete, v1alpha1.ReasonDeleting},
 		{"A11 deletion under way", wanted(deleting), seen, found(providers.StateTerminating), Report, v1alpha1.ReasonDeleting},
+		{"A11 deletion under way, the record is lost", wanted(deleting), v1alpha1.Instance{}, found(providers.StateTerminating), Report, v1alpha1.ReasonDeleting},
 		{"A11 one NotFound does not release", wanted(deleting), seen, absent, RecordMissing, v1alpha1.ReasonDeleting},
 		{"A11 the second does", wanted(deleting), with(seen, func(r *v1alpha1.Instance) { r.MissingTime = ago(tableTiming.Confirm) }), absent, RemoveFinalizer, v1alpha1.ReasonDeleting},
 		{"A10 deletion of what may still come", wanted(deleting), intended(time.Minute), absent, Report, v1alpha1.ReasonDeleting},
 		{"A10 a refusal is no proof", wanted(deleting), refusedAs(v1alpha1.ReasonWaitingForCapacity, time.Minute, 1), absent, Report, v1alpha1.ReasonDeleting},
 		{"deletion with a lost record is confirmed too", wanted(deleting), v1alpha1.Instance{}, absent, RecordMissing, v1alpha1.ReasonDeleting},
+		{"A11 deletion, too early for the second look", wanted(deleting), missing(seen, time.Second), absent, Report, v1alpha1.ReasonDeleting},
+		{"deletion of what starts", wanted(deleting), seen, found(providers.StatePending), Delete, v1alpha1.ReasonDeleting},
+		{"deletion of what failed", wanted(deleting), seen, found(providers.StateFailed), Delete, v1alpha1.ReasonDeleting},
+		{"deletion of what the record does not know", wanted(deleting), v1alpha1.Instance{}, found(providers.StateRunning, outdated), Delete, v1alpha1.ReasonDeleting},
+		{"deletion does not wait for user data", wanted(deleting, held), seen, found(providers.StateRunning), Delete, v1alpha1.ReasonDeleting},
+		{"deletion does not wait for the owner", wanted(deleting, onDelete), seen, found(providers.StateRunning), Delete, v1alpha1.ReasonDeleting},
+		{"A10 deletion of an accepted attempt", wanted(deleting), submitted(intended(time.Minute)), absent, Report, v1alpha1.ReasonDeleting},
+		{"A10 deletion of what came to nothing", wanted(deleting), intended(settle), absent, RecordMissing, v1alpha1.ReasonDeleting},
+		{"A10 deletion of what was refused long ago", wanted(deleting), missing(refusedAs(v1alpha1.ReasonInvalidSpec, time.Hour, 1), confirm), absent, RemoveFinalizer, v1alpha1.ReasonDeleting},
+		{"A10 that an instance was seen does not settle its attempt", wanted(deleting), missing(at(terminated, time.Minute), confirm), absent, Report, v1alpha1.ReasonDeleting},
+		{"the name is held by another and ours may be on its way", wanted(deleting), intended(time.Second), found(providers.StateRunning, foreign), Report, v1alpha1.ReasonNameCollision},
+		{"the name is held by another whatever it does", wanted(deleting), seen, found(providers.StateTerminating, foreign), RemoveFinalizer, v1alpha1.ReasonNameCollision},
 		{"the name is held by another", wanted(deleting), seen, found(providers.StateRunning, foreign), RemoveFinalizer, v1alpha1.ReasonNameCollision},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -154,6 +212,39 @@ func TestDecide(t *testing.T) {
 				t.Error("nothing would ever look again")
 			}
 		})
+	}
+}
+
+// Any error of Get but NotFound means that nothing is known: nothing is done, whatever is asked for and recorded.
+func TestDecide_ErrorsOfGet(t *testing.T) {
+	seen := v1alpha1.Instance{ID: "i1", State: "Running", IntentTime: ago(time.Hour), MissingTime: ago(time.Hour)}
+	for reason, want := range map[providers.Reason]struct {
+		reason string
+		after  time.Duration
+	}{
+		providers.AlreadyExists: {v1alpha1.ReasonProviderUnreachable, 0},
+		providers.Conflict:      {v1alpha1.ReasonNameCollision, 0},
+		providers.InvalidSpec:   {v1alpha1.ReasonInvalidSpec, 0},
+		providers.Capacity:      {v1alpha1.ReasonWaitingForCapacity, 0},
+		providers.RateLimited:   {v1alpha1.ReasonRateLimited, 0},
+		providers.Auth:          {v1alpha1.ReasonAuthFailed, authRetry},
+		providers.Unavailable:   {v1alpha1.ReasonProviderUnreachable, 0},
+	} {
+		for _, d := range []Desired{wanted(), wanted(deleting), wanted(held), wanted(onDelete)} {
+			for _, r := range []v1alpha1.Instance{{}, seen, {IntentTime: ago(time.Second)}, {IntentTime: ago(time.Hour)}} {
+				if got := Decide(d, r, failing(reason), tableNow, tableTiming); got.Kind != Report || got.Reason != want.reason || got.After != want.after {
+					t.Errorf("%s: got %s %s after %v, want %s %s after %v", reason, got.Kind, got.Reason, got.After, Report, want.reason, want.after)
+				}
+				wish := providers.NewError(reason, "get", "", nil)
+				wish.RetryAfter = 7 * time.Second
+				if got := Decide(d, r, &Observed{Err: wish}, tableNow, tableTiming); got.After != 7*time.Second {
+					t.Errorf("%s: after %v, but the provider asks for 7s", reason, got.After)
+				}
+			}
+		}
+	}
+	if got := Decide(wanted(deleting), seen, &Observed{Err: errors.New("EOF")}, tableNow, tableTiming); got.Kind != Report || got.Reason != v1alpha1.ReasonProviderUnreachable {
+		t.Errorf("an error outside the taxonomy: got %s %s", got.Kind, got.Reason)
 	}
 }
 
