@@ -53,6 +53,8 @@ type Finding struct {
 
 // Observed is the provider's answer to Get.
 type Observed struct {
+	// Time is when the provider was asked. The answer is no newer, however late it came; zero means now.
+	Time time.Time
 	// Err is any error but NotFound: then nothing is known.
 	Err      error
 	Found    bool
@@ -98,8 +100,13 @@ type Action struct {
 // Decide is the whole provisioning: what to do for one Proxy, from what is asked for, what is stored and what the provider
 // says (nil: not asked yet). It is pure. r may be stale or lost; the rules hold nevertheless, see the package comment.
 func Decide(d Desired, r v1alpha1.Instance, o *Observed, now time.Time, t providers.Timing) Action {
+	// asked is the age of what is known: the rules about NotFound go by it, not by when the answer came.
+	asked := now
+	if o != nil && !o.Time.IsZero() {
+		asked = o.Time
+	}
 	if d.Deleting {
-		return decideDeletion(d, r, o, now, t)
+		return decideDeletion(d, r, o, asked, now, t)
 	}
 	if !d.Finalizer {
 		switch {
@@ -119,12 +126,12 @@ func Decide(d Desired, r v1alpha1.Instance, o *Observed, now time.Time, t provid
 	case o.Err != nil:
 		return failed(o.Err)
 	case o.Found:
-		return decideFound(d, r, o.Instance, now, t)
+		return decideFound(d, r, o.Instance, asked, now, t)
 	}
-	return decideNotFound(d, r, now, t)
+	return decideNotFound(d, r, asked, now, t)
 }
 
-func decideDeletion(d Desired, r v1alpha1.Instance, o *Observed, now time.Time, t providers.Timing) Action {
+func decideDeletion(d Desired, r v1alpha1.Instance, o *Observed, asked, now time.Time, t providers.Timing) Action {
 	switch {
 	case !d.Finalizer:
 		return Action{Kind: Ignore}
@@ -134,6 +141,9 @@ func decideDeletion(d Desired, r v1alpha1.Instance, o *Observed, now time.Time, 
 		return Action{Kind: Look}
 	case o.Err != nil:
 		return failed(o.Err)
+	case o.Found && o.Instance.Owner.UID != d.UID && unsettled(r, asked, t):
+		// It may go, and then a call that is still on its way makes ours.
+		return Action{Kind: Report, Reason: v1alpha1.ReasonNameCollision, After: poll(r, now, t)}
 	case o.Found && o.Instance.Owner.UID != d.UID:
 		// The name is taken, so ours cannot exist under it.
 		return Action{Kind: RemoveFinalizer, Reason: v1alpha1.ReasonNameCollision}
@@ -141,33 +151,41 @@ func decideDeletion(d Desired, r v1alpha1.Instance, o *Observed, now time.Time, 
 		return Action{Kind: Report, Reason: v1alpha1.ReasonDeleting, After: poll(r, now, t)}
 	case o.Found:
 		return Action{Kind: Delete, Reason: v1alpha1.ReasonDeleting, After: t.Poll}
-	case unsettled(r, now, t):
+	case unsettled(r, asked, t):
 		return Action{Kind: Report, Reason: v1alpha1.ReasonDeleting, Message: "waiting for the outcome of the last attempt to create", After: poll(r, now, t)}
 	case r.MissingTime == nil:
 		return Action{Kind: RecordMissing, Reason: v1alpha1.ReasonDeleting, After: t.Confirm}
-	case !confirmed(r, now, t):
+	case !confirmed(r, asked, t):
 		return Action{Kind: Report, Reason: v1alpha1.ReasonDeleting, After: untilConfirmed(r, now, t)}
 	}
 	return Action{Kind: RemoveFinalizer, Reason: v1alpha1.ReasonDeleting}
 }
 
-func decideFound(d Desired, r v1alpha1.Instance, i providers.Instance, now time.Time, t providers.Timing) Action {
+func decideFound(d Desired, r v1alpha1.Instance, i providers.Instance, asked, now time.Time, t providers.Timing) Action {
 	broken := i.State == providers.StateFailed || i.State == providers.StateStopped
 	running := i.State == providers.StateRunning && len(i.Addresses) > 0
+	differs := !d.OnDelete && providers.HashDiffers(i.Hash, d.Hash)
+	// An incarnation that the record does not know is taken in before it is judged: what it would be judged by may be older
+	// than it is, and then taking it in fails for its resourceVersion.
+	known := r.ID == i.ID
+	again := t.Slow
+	if !known && d.Hold == nil && (differs || broken) {
+		again = t.Poll
+	}
 	switch {
 	case i.Owner.UID != d.UID:
 		return Action{Kind: Report, Reason: v1alpha1.ReasonNameCollision, After: t.Slow}
 	case i.State == providers.StateTerminating:
 		return Action{Kind: Report, Reason: v1alpha1.ReasonReplacing, After: poll(r, now, t)}
-	case d.Hold == nil && !d.OnDelete && providers.HashDiffers(i.Hash, d.Hash):
+	case known && d.Hold == nil && differs:
 		return Action{Kind: Delete, Reason: v1alpha1.ReasonSpecChanged, After: t.Poll}
-	case d.Hold == nil && broken:
+	case known && d.Hold == nil && broken:
 		return Action{Kind: Delete, Reason: v1alpha1.ReasonInstanceFailed, After: t.Poll}
 	case broken:
-		return Action{Kind: Report, Reason: v1alpha1.ReasonInstanceFailed, After: t.Slow}
+		return Action{Kind: Report, Reason: v1alpha1.ReasonInstanceFailed, After: again}
 	case running:
-		return Action{Kind: Report, Reason: v1alpha1.ReasonRunning, After: t.Slow}
-	case r.ID == i.ID && r.StartedTime != nil && now.After(r.StartedTime.Add(d.ProvisionTimeout)):
+		return Action{Kind: Report, Reason: v1alpha1.ReasonRunning, After: again}
+	case known && r.StartedTime != nil && asked.After(r.StartedTime.Add(d.ProvisionTimeout)):
 		if d.Hold == nil {
 			return Action{Kind: Delete, Reason: v1alpha1.ReasonProvisionTimeout, After: t.Poll}
 		}
@@ -176,9 +194,9 @@ func decideFound(d Desired, r v1alpha1.Instance, i providers.Instance, now time.
 	return Action{Kind: Report, Reason: v1alpha1.ReasonStarting, After: poll(r, now, t)}
 }
 
-func decideNotFound(d Desired, r v1alpha1.Instance, now time.Time, t providers.Timing) Action {
+func decideNotFound(d Desired, r v1alpha1.Instance, asked, now time.Time, t providers.Timing) Action {
 	if r.ID != "" {
-		return decideLost(d, r, now, t)
+		return decideLost(d, r, asked, now, t)
 	}
 	switch {
 	case d.Hold != nil:
@@ -186,7 +204,7 @@ func decideNotFound(d Desired, r v1alpha1.Instance, now time.Time, t providers.T
 	case r.IntentTime == nil:
 		return Action{Kind: RecordIntent, Reason: v1alpha1.ReasonCreating}
 	}
-	age := now.Sub(r.IntentTime.Time)
+	age := asked.Sub(r.IntentTime.Time)
 	moving := d.Zone != r.Zone
 	// why is what to say while the attempt is given up.
 	why := Finding{Reason: v1alpha1.ReasonCreateVanished}
@@ -202,7 +220,7 @@ func decideNotFound(d Desired, r v1alpha1.Instance, now time.Time, t providers.T
 	case refused(r) && !moving:
 		// In the same place a further intent is harmless before the first has settled: there the name is taken or it is not.
 		return Action{Kind: RecordIntent, Reason: why.Reason, Message: why.Message}
-	case !refused(r) && !moving && r.SubmittedTime == nil && age < t.Window:
+	case !refused(r) && !moving && r.SubmittedTime == nil && now.Before(r.IntentTime.Add(t.Window)):
 		return Action{Kind: Create, Reason: v1alpha1.ReasonCreating, After: t.Poll}
 	case !refused(r) && age < t.Settle:
 		return Action{Kind: Report, Reason: v1alpha1.ReasonCreating, After: min(poll(r, now, t), t.Settle-age)}
@@ -210,7 +228,7 @@ func decideNotFound(d Desired, r v1alpha1.Instance, now time.Time, t providers.T
 		return Action{Report, why.Reason, why.Message, t.Settle - age}
 	case r.MissingTime == nil:
 		return Action{RecordMissing, why.Reason, why.Message, t.Confirm}
-	case !confirmed(r, now, t):
+	case !confirmed(r, asked, t):
 		return Action{Report, why.Reason, why.Message, untilConfirmed(r, now, t)}
 	case !moving && backoffLeft(d, r, now) > 0:
 		return Action{Report, why.Reason, why.Message, backoffLeft(d, r, now)}
@@ -219,7 +237,7 @@ func decideNotFound(d Desired, r v1alpha1.Instance, now time.Time, t providers.T
 }
 
 // decideLost is about an instance that was seen and is not found now.
-func decideLost(d Desired, r v1alpha1.Instance, now time.Time, t providers.Timing) Action {
+func decideLost(d Desired, r v1alpha1.Instance, asked, now time.Time, t providers.Timing) Action {
 	unconfirmed, gone := v1alpha1.ReasonInstanceMissing, v1alpha1.ReasonInstanceLost
 	if r.State == string(providers.StateTerminating) {
 		// It was asked to go.
@@ -228,12 +246,12 @@ func decideLost(d Desired, r v1alpha1.Instance, now time.Time, t providers.Timin
 	switch {
 	case r.MissingTime == nil:
 		return Action{Kind: RecordMissing, Reason: unconfirmed, After: t.Confirm}
-	case !confirmed(r, now, t):
+	case !confirmed(r, asked, t):
 		return Action{Kind: Report, Reason: unconfirmed, After: untilConfirmed(r, now, t)}
 	case d.Hold != nil:
 		return Action{Report, d.Hold.Reason, d.Hold.Message, t.Slow}
-	case d.Zone != r.Zone && unsettled(r, now, t):
-		return Action{Kind: Report, Reason: gone, After: r.IntentTime.Add(t.Settle).Sub(now)}
+	case d.Zone != r.Zone && unsettled(r, asked, t):
+		return Action{Kind: Report, Reason: gone, After: max(t.Poll, r.IntentTime.Add(t.Settle).Sub(now))}
 	case backoffLeft(d, r, now) > 0:
 		return Action{Kind: Report, Reason: gone, After: backoffLeft(d, r, now)}
 	}
@@ -286,8 +304,9 @@ func confirmed(r v1alpha1.Instance, now time.Time, t providers.Timing) bool {
 	return r.MissingTime != nil && !now.Before(r.MissingTime.Add(t.Confirm))
 }
 
+// untilConfirmed is when to look again; soon, when the last answer took too long to count.
 func untilConfirmed(r v1alpha1.Instance, now time.Time, t providers.Timing) time.Duration {
-	return r.MissingTime.Add(t.Confirm).Sub(now)
+	return max(t.Poll, r.MissingTime.Add(t.Confirm).Sub(now))
 }
 
 // changed tells whether something else is asked for than the last attempt was made from.

@@ -51,6 +51,13 @@ func versioned(i *providers.Instance) { i.Hash = "v0-old" }
 func homeless(i *providers.Instance)  { i.Addresses = nil }
 func another(i *providers.Instance)   { i.ID = "i2" }
 
+// askedAgo is an answer that took its time.
+func askedAgo(d time.Duration, o *Observed) *Observed {
+	late := *o
+	late.Time = tableNow.Add(-d)
+	return &late
+}
+
 func failing(reason providers.Reason) *Observed {
 	return &Observed{Err: providers.NewError(reason, "get", "", errors.New("request id 17"))}
 }
@@ -104,6 +111,9 @@ func TestDecide(t *testing.T) {
 		{"vanished, and something else is asked for since", wanted(), with(missing(intended(3*time.Minute), time.Minute), func(r *v1alpha1.Instance) { r.DesiredHash, r.Attempt = "v1-old", 7 }), absent, RecordIntent, v1alpha1.ReasonCreateVanished},
 		{"vanished long ago", wanted(), with(missing(intended(Steady), time.Minute), func(r *v1alpha1.Instance) { r.Attempt = 100 }), absent, RecordIntent, v1alpha1.ReasonCreateVanished},
 		{"an attempt is not repeated while nothing may be made", wanted(held), intended(time.Second), absent, Report, v1alpha1.ReasonCloudInitError},
+		{"the window counts from now, however late the answer came", wanted(), intended(tableTiming.Window), askedAgo(tableTiming.Window, absent), Report, v1alpha1.ReasonCreating},
+		{"an answer from before the attempt settled does not end it", wanted(), intended(settle), askedAgo(time.Second, absent), Report, v1alpha1.ReasonCreating},
+		{"an answer from before the second look was due is not the second", wanted(), missing(intended(3*time.Minute), confirm), askedAgo(time.Second, absent), Report, v1alpha1.ReasonCreateVanished},
 		{"never create in another place than the intent's", wanted(inZoneB), with(intended(time.Second), func(r *v1alpha1.Instance) { r.Zone = "a" }), absent, Report, v1alpha1.ReasonCreating},
 
 		// Refusals.
@@ -144,6 +154,7 @@ func TestDecide(t *testing.T) {
 		{"running without address for too long", wanted(), started(seen, tooLong), found(providers.StateRunning, homeless), Delete, v1alpha1.ReasonProvisionTimeout},
 		{"starting for too long, and nothing could replace it", wanted(held), started(seen, tooLong), found(providers.StatePending), Report, v1alpha1.ReasonProvisionTimeout},
 		{"starting for too long was another incarnation", wanted(), started(seen, tooLong), found(providers.StatePending, another), Report, v1alpha1.ReasonStarting},
+		{"starting, as of an answer from before the timeout", wanted(), started(seen, tooLong), askedAgo(time.Minute, found(providers.StatePending)), Report, v1alpha1.ReasonStarting},
 		{"running was never too long in starting", wanted(), started(seen, tooLong), found(providers.StateRunning), Report, v1alpha1.ReasonRunning},
 		{"an unknown incarnation is taken in before it is replaced", wanted(), v1alpha1.Instance{}, found(providers.StateRunning, outdated), Report, v1alpha1.ReasonRunning},
 		{"a new incarnation is not judged by an old record", wanted(), seen, found(providers.StateRunning, outdated, another), Report, v1alpha1.ReasonRunning},
@@ -159,6 +170,7 @@ func TestDecide(t *testing.T) {
 		{"A7 one NotFound", wanted(), seen, absent, RecordMissing, v1alpha1.ReasonInstanceMissing},
 		{"A7 too early for the second", wanted(), with(seen, func(r *v1alpha1.Instance) { r.MissingTime = ago(time.Second) }), absent, Report, v1alpha1.ReasonInstanceMissing},
 		{"A7 the second NotFound", wanted(), with(seen, func(r *v1alpha1.Instance) { r.MissingTime = ago(tableTiming.Confirm) }), absent, RecordIntent, v1alpha1.ReasonInstanceLost},
+		{"A7 an answer from before the second look was due", wanted(), missing(seen, confirm), askedAgo(time.Second, absent), Report, v1alpha1.ReasonInstanceMissing},
 		{"deleted and missed once", wanted(), terminated, absent, RecordMissing, v1alpha1.ReasonReplacing},
 		{"deleted, too early for the second look", wanted(), missing(terminated, time.Second), absent, Report, v1alpha1.ReasonReplacing},
 		{"A19 deleted and not to be made", wanted(held), missing(terminated, time.Minute), absent, Report, v1alpha1.ReasonCloudInitError},
@@ -186,6 +198,7 @@ func TestDecide(t *testing.T) {
 		{"A10 a refusal is no proof", wanted(deleting), refusedAs(v1alpha1.ReasonWaitingForCapacity, time.Minute, 1), absent, Report, v1alpha1.ReasonDeleting},
 		{"deletion with a lost record is confirmed too", wanted(deleting), v1alpha1.Instance{}, absent, RecordMissing, v1alpha1.ReasonDeleting},
 		{"A11 deletion, too early for the second look", wanted(deleting), missing(seen, time.Second), absent, Report, v1alpha1.ReasonDeleting},
+		{"A11 deletion, an answer from before the second look was due", wanted(deleting), missing(seen, confirm), askedAgo(time.Second, absent), Report, v1alpha1.ReasonDeleting},
 		{"deletion of what starts", wanted(deleting), seen, found(providers.StatePending), Delete, v1alpha1.ReasonDeleting},
 		{"deletion of what failed", wanted(deleting), seen, found(providers.StateFailed), Delete, v1alpha1.ReasonDeleting},
 		{"deletion of what the record does not know", wanted(deleting), v1alpha1.Instance{}, found(providers.StateRunning, outdated), Delete, v1alpha1.ReasonDeleting},
@@ -194,6 +207,7 @@ func TestDecide(t *testing.T) {
 		{"A10 deletion of an accepted attempt", wanted(deleting), submitted(intended(time.Minute)), absent, Report, v1alpha1.ReasonDeleting},
 		{"A10 deletion of what came to nothing", wanted(deleting), intended(settle), absent, RecordMissing, v1alpha1.ReasonDeleting},
 		{"A10 deletion of what was refused long ago", wanted(deleting), missing(refusedAs(v1alpha1.ReasonInvalidSpec, time.Hour, 1), confirm), absent, RemoveFinalizer, v1alpha1.ReasonDeleting},
+		{"A10 deletion, an answer from before the attempt settled", wanted(deleting), missing(intended(settle), time.Minute), askedAgo(time.Second, absent), Report, v1alpha1.ReasonDeleting},
 		{"A10 that an instance was seen does not settle its attempt", wanted(deleting), missing(at(terminated, time.Minute), confirm), absent, Report, v1alpha1.ReasonDeleting},
 		{"the name is held by another and ours may be on its way", wanted(deleting), intended(time.Second), found(providers.StateRunning, foreign), Report, v1alpha1.ReasonNameCollision},
 		{"the name is held by another whatever it does", wanted(deleting), seen, found(providers.StateTerminating, foreign), RemoveFinalizer, v1alpha1.ReasonNameCollision},
@@ -201,6 +215,9 @@ func TestDecide(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			got := Decide(test.desired, test.recorded, test.observed, tableNow, tableTiming)
+			if test.observed != nil && test.observed.Time.IsZero() && Decide(test.desired, test.recorded, askedAgo(0, test.observed), tableNow, tableTiming) != got {
+				t.Error("an answer without time is not one of now")
+			}
 			if got.Kind != test.kind || got.Reason != test.reason {
 				t.Errorf("got %s %q, want %s %q", got.Kind, got.Reason, test.kind, test.reason)
 			}
