@@ -83,7 +83,7 @@ func TestBadInput_LeavesWhatRunsAlone(t *testing.T) {
 			first := s.get(px).Status.Instance
 
 			c.change(s, px)
-			s.queue.check = func() {
+			s.check = func() {
 				now := s.get(px)
 				if i := now.Status.Instance; i.ID != first.ID || len(i.Addresses) == 0 || now.Status.Phase != v1alpha1.PhaseReady {
 					t.Errorf("phase %s, instance %+v", now.Status.Phase, i)
@@ -98,7 +98,7 @@ func TestBadInput_LeavesWhatRunsAlone(t *testing.T) {
 				t.Errorf("%d Creates and Deletes, want the one Create", n)
 			}
 
-			s.queue.check = func() {}
+			s.check = func() {}
 			c.mend(s, px)
 			if c.replaced {
 				s.queue.run("the replacement", 10*time.Minute, func() bool {

@@ -49,17 +49,17 @@ func userDataOf(secret, key string) *v1alpha1.CloudInit {
 func (s *together) secret(name, key, data string, labelled bool) {
 	s.bed.t.Helper()
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: name}}
-	err := s.bed.client.Get(s.bed.t.Context(), client.ObjectKeyFromObject(secret), secret)
+	err := s.client.Get(s.bed.t.Context(), client.ObjectKeyFromObject(secret), secret)
 	s.must(client.IgnoreNotFound(err))
 	secret.Labels, secret.Data = nil, map[string][]byte{key: []byte(data)}
 	if labelled {
 		secret.Labels = map[string]string{v1alpha1.LabelCloudInit: "true"}
 	}
 	if err == nil {
-		s.must(s.bed.client.Update(s.bed.t.Context(), secret))
+		s.must(s.client.Update(s.bed.t.Context(), secret))
 		return
 	}
-	s.must(s.bed.client.Create(s.bed.t.Context(), secret))
+	s.must(s.client.Create(s.bed.t.Context(), secret))
 }
 
 func badInputs() map[string]badInput {
@@ -72,7 +72,7 @@ func badInputs() map[string]badInput {
 			phase: v1alpha1.PhasePending,
 			mend: func(s *together, px *v1alpha1.Proxy) {
 				class := &v1alpha1.ProviderClass{ObjectMeta: metav1.ObjectMeta{Name: px.Spec.Provider}, Spec: s.class.Spec}
-				s.must(s.bed.client.Create(s.bed.t.Context(), class))
+				s.must(s.client.Create(s.bed.t.Context(), class))
 			},
 		},
 		"class without what its type needs": {
@@ -178,7 +178,7 @@ func badInputs() map[string]badInput {
 			condition: v1alpha1.ConditionProvisioned, reason: v1alpha1.ReasonCredentialsNotFound, mentions: []string{"login", v1alpha1.LabelProxyCredentials + "=true"},
 			phase: v1alpha1.PhaseProvisioning,
 			mend: func(s *together, _ *v1alpha1.Proxy) {
-				s.must(s.bed.client.Create(s.bed.t.Context(), &corev1.Secret{
+				s.must(s.client.Create(s.bed.t.Context(), &corev1.Secret{
 					ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "login", Labels: map[string]string{v1alpha1.LabelProxyCredentials: "true"}},
 					StringData: map[string]string{"username": "u", "password": "p"},
 				}))
@@ -254,12 +254,12 @@ func TestBadInput(t *testing.T) {
 			}
 
 			// An hour later.
-			reconciles := s.queue.reconciles[inProvider] + s.queue.reconciles[inCore]
+			reconciles := s.reconciles[inProvider] + s.reconciles[inCore]
 			s.queue.run("", time.Hour, nil)
 			if after := s.get(px); after.ResourceVersion != now.ResourceVersion {
 				t.Errorf("written although nothing changed: %+v, then %+v", now.Status, after.Status)
 			}
-			if n := s.queue.reconciles[inProvider] + s.queue.reconciles[inCore] - reconciles; n > 70 {
+			if n := s.reconciles[inProvider] + s.reconciles[inCore] - reconciles; n > 70 {
 				t.Errorf("%d reconciles in an hour", n)
 			}
 

@@ -131,7 +131,7 @@ func TestBadInput_AbsurdNames(t *testing.T) {
 		return s.every(func(px *v1alpha1.Proxy) bool { return ready(px) && px.EndpointPort() == 8080 })
 	})
 	for _, px := range all {
-		s.must(s.bed.client.Delete(t.Context(), px))
+		s.must(s.client.Delete(t.Context(), px))
 	}
 	s.queue.run("all are gone", time.Hour, func() bool { return len(s.known()) == 0 })
 	s.wantInstances(0)

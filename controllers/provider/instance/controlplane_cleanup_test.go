@@ -23,10 +23,10 @@ import (
 func (s *together) removeClass() {
 	s.bed.t.Helper()
 	class := &v1alpha1.ProviderClass{}
-	s.must(s.bed.client.Get(s.bed.t.Context(), client.ObjectKeyFromObject(s.class), class))
+	s.must(s.client.Get(s.bed.t.Context(), client.ObjectKeyFromObject(s.class), class))
 	class.Finalizers = nil
-	s.must(s.bed.client.Update(s.bed.t.Context(), class))
-	s.must(s.bed.client.Delete(s.bed.t.Context(), class))
+	s.must(s.client.Update(s.bed.t.Context(), class))
+	s.must(s.client.Delete(s.bed.t.Context(), class))
 }
 
 // fails makes every call of a method fail until the result is called.
@@ -44,7 +44,7 @@ var blockages = []struct {
 	{"class removed", v1alpha1.ReasonClassNotFound, func(s *together) func() { s.removeClass(); return nil }},
 	{"class made anew", v1alpha1.ReasonClassReplaced, func(s *together) func() {
 		s.removeClass()
-		s.must(s.bed.client.Create(s.bed.t.Context(), &v1alpha1.ProviderClass{ObjectMeta: metav1.ObjectMeta{Name: s.class.Name}, Spec: s.class.Spec}))
+		s.must(s.client.Create(s.bed.t.Context(), &v1alpha1.ProviderClass{ObjectMeta: metav1.ObjectMeta{Name: s.class.Name}, Spec: s.class.Spec}))
 		return nil
 	}},
 	{"class not valid", v1alpha1.ReasonClassNotAccepted, func(s *together) func() {
@@ -86,7 +86,7 @@ func (s *together) blocked(px *v1alpha1.Proxy) metav1.Condition {
 func (s *together) blockedFor(px *v1alpha1.Proxy, reason string) {
 	t := s.bed.t
 	t.Helper()
-	s.must(s.bed.client.Delete(t.Context(), s.get(px)))
+	s.must(s.client.Delete(t.Context(), s.get(px)))
 	s.queue.run("CleanupBlocked", 10*time.Minute, func() bool { return s.blocked(px).Status == metav1.ConditionTrue })
 	s.queue.run("", 10*time.Minute, nil)
 	before, calls := s.get(px), len(s.cloud.Calls())
@@ -157,7 +157,7 @@ func abandoned(px *v1alpha1.Proxy) {
 func TestCleanupBlocked_RateLimitIsNoBlockage(t *testing.T) {
 	s, px := working(t)
 	mend := s.fails(fake.MethodDelete, providers.RateLimited)
-	s.must(s.bed.client.Delete(t.Context(), s.get(px)))
+	s.must(s.client.Delete(t.Context(), s.get(px)))
 	s.queue.run("", 20*time.Minute, nil)
 	if c := s.blocked(px); c.Status == metav1.ConditionTrue {
 		t.Errorf("CleanupBlocked is %+v", c)
@@ -173,11 +173,11 @@ func TestA14_SkipCleanup(t *testing.T) {
 		for _, running := range []bool{true, false} {
 			t.Run(fmt.Sprintf("annotated before: %v, provider manager: %v", before, running), func(t *testing.T) {
 				s, px := working(t)
-				core, recorder := s.queue.reconcilers[inCore].(*proxy.Reconciler), events.NewFakeRecorder(100)
+				core, recorder := s.reconcilers[inCore].(*proxy.Reconciler), events.NewFakeRecorder(100)
 				core.Recorder = recorder
 				providerID := s.get(px).Status.Instance.ProviderID
 				if !running {
-					delete(s.queue.reconcilers, inProvider)
+					delete(s.reconcilers, inProvider)
 				}
 				s.fails(fake.MethodDelete, providers.Unavailable)
 				if before {
@@ -187,7 +187,7 @@ func TestA14_SkipCleanup(t *testing.T) {
 						t.Errorf("before the deletion: finalizers %v, phase %s", now.Finalizers, now.Status.Phase)
 					}
 				}
-				s.must(s.bed.client.Delete(t.Context(), s.get(px)))
+				s.must(s.client.Delete(t.Context(), s.get(px)))
 				if !before {
 					s.queue.run("", 10*time.Minute, nil)
 					if s.get(px) == nil {
@@ -250,7 +250,7 @@ func TestNeverTried_GoesAtOnce(t *testing.T) {
 				t.Errorf("finalizers %v, instance %+v", now.Finalizers, now.Status.Instance)
 			}
 			// Nobody is at work any more.
-			s.must(s.bed.client.Delete(t.Context(), now))
+			s.must(s.client.Delete(t.Context(), now))
 			if s.get(px) != nil {
 				t.Error("it is still there")
 			}

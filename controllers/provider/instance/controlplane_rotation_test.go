@@ -79,9 +79,9 @@ func (s *bed) changeClass(change func(*v1alpha1.ProviderClass)) {
 func (r *rotation) rotate(data string) {
 	r.bed.t.Helper()
 	now := r.secret.DeepCopy()
-	r.must(r.bed.client.Get(r.bed.t.Context(), client.ObjectKeyFromObject(now), now))
+	r.must(r.client.Get(r.bed.t.Context(), client.ObjectKeyFromObject(now), now))
 	now.StringData = map[string]string{"data": data}
-	r.must(r.bed.client.Update(r.bed.t.Context(), now))
+	r.must(r.client.Update(r.bed.t.Context(), now))
 }
 
 // count looks at the cloud itself: which Proxies have no running instance.
@@ -135,7 +135,7 @@ func TestA20_ASharedSecretReplacesNoMoreThanTheClassAllows(t *testing.T) {
 				// Shorter than a replacement takes, so that every step of some of them is cut off.
 				for n := 0; n < 200 && !r.done(); n++ {
 					r.queue.run("", 17*time.Second, nil)
-					r.queue.start(r.bed, r.newReconciler(r.bed.client))
+					r.start(r.bed, r.newReconciler(r.client))
 				}
 			}
 			r.queue.run("all are replaced", 6*time.Hour, r.done)
@@ -196,7 +196,7 @@ func TestA20_WhatNeverComesBackStopsTheRotation(t *testing.T) {
 			r.rotate(newUserData)
 			for range 3 {
 				r.queue.run("", 15*time.Minute, nil)
-				r.queue.start(r.bed, r.newReconciler(r.bed.client))
+				r.start(r.bed, r.newReconciler(r.client))
 			}
 			if r.down != limit || r.most != limit {
 				t.Errorf("%d are down, %d were at most, want %d", r.down, r.most, limit)
@@ -217,7 +217,7 @@ func TestRotation_ADeletedProxyGivesItsPlaceBack(t *testing.T) {
 			r := newRotation(t, 5, 1)
 			stuck := ""
 			// One worker: what the hook says is about the call that it was made for.
-			r.queue.workers = 1
+			r.workers = 1
 			r.cloud.Hook(fake.MethodCreate, func(call fake.Call) {
 				if stuck == "" {
 					stuck = call.Name
@@ -232,11 +232,11 @@ func TestRotation_ADeletedProxyGivesItsPlaceBack(t *testing.T) {
 				t.Fatalf("%d are down, %d were replaced", r.down, r.made(newUserData))
 			}
 			if restart {
-				r.queue.start(r.bed, r.newReconciler(r.bed.client))
+				r.start(r.bed, r.newReconciler(r.client))
 			}
 			for _, px := range r.known() {
 				if px.Status.Instance.Name == stuck {
-					r.must(r.bed.client.Delete(t.Context(), px))
+					r.must(r.client.Delete(t.Context(), px))
 				}
 			}
 			r.queue.run("the others are replaced", 12*time.Hour, func() bool {

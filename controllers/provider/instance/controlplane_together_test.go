@@ -52,16 +52,16 @@ func (s *together) asked(name string, change func(*v1alpha1.Proxy)) *v1alpha1.Pr
 	if change != nil {
 		change(px)
 	}
-	s.must(s.bed.client.Create(s.bed.t.Context(), px))
+	s.must(s.client.Create(s.bed.t.Context(), px))
 	return px
 }
 
-// changes changes a stored Proxy as a user does.
+// changes edits a stored Proxy as a user does.
 func (s *together) changes(px *v1alpha1.Proxy, change func(*v1alpha1.Proxy)) {
 	s.bed.t.Helper()
 	now := s.get(px)
 	change(now)
-	s.must(s.bed.client.Update(s.bed.t.Context(), now))
+	s.must(s.client.Update(s.bed.t.Context(), now))
 }
 
 // says tells whether a condition of a Proxy has a reason.
