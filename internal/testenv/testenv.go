@@ -22,6 +22,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -34,6 +35,9 @@ import (
 // startTimeout bounds the start of etcd and kube-apiserver on a busy machine.
 const startTimeout = 2 * time.Minute
 
+// restartTries is how often a stopped API server is started before the test fails.
+const restartTries = 3
+
 // Env is a running control plane.
 type Env struct {
 	// Config is that of a cluster administrator.
@@ -42,6 +46,8 @@ type Env struct {
 	Client client.Client
 
 	environment *envtest.Environment
+	// certificates is the API server's folder. It is ours, so that it survives a restart.
+	certificates string
 }
 
 // shared is the control plane of the test process: starting one costs seconds, so the tests of a package have it in common.
@@ -55,12 +61,13 @@ var shared struct {
 // Run runs the tests of a package and stops the control plane, if one was started.
 func Run(m *testing.M) int {
 	log.SetLogger(logr.Discard())
+	klog.SetLogger(logr.Discard())
 	shared.Lock()
 	shared.running = true
 	shared.Unlock()
 	code := m.Run()
 	if shared.env != nil {
-		if err := shared.env.environment.Stop(); err != nil {
+		if err := shared.env.stop(); err != nil {
 			fmt.Fprintln(os.Stderr, "stop control plane:", err)
 			return max(code, 1)
 		}
@@ -131,17 +138,51 @@ func start() (*Env, error) {
 		}
 		environment.ControlPlane.Etcd = &envtest.Etcd{Path: etcd}
 	}
+	env := &Env{environment: environment}
+	if env.certificates, err = os.MkdirTemp("", "testenv-"); err != nil {
+		return nil, fmt.Errorf("make the API server's folder: %w", err)
+	}
+	server := environment.ControlPlane.GetAPIServer()
+	server.CertDir = env.certificates
+	// Without this a server that is asked to stop waits a minute for those who watch.
+	server.Configure().Set("shutdown-send-retry-after", "true")
 	config, err := environment.Start()
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("start control plane: %w", err), environment.Stop())
+		return nil, errors.Join(fmt.Errorf("start control plane: %w", err), env.stop())
 	}
 	// The client-side limit would be what a test of throughput measures.
 	config.QPS, config.Burst = -1, -1
-	c, err := client.New(config, client.Options{Scheme: environment.Scheme})
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("make client: %w", err), environment.Stop())
+	env.Config = config
+	if env.Client, err = client.New(config, client.Options{Scheme: environment.Scheme}); err != nil {
+		return nil, errors.Join(fmt.Errorf("make client: %w", err), env.stop())
 	}
-	return &Env{Config: config, Client: c, environment: environment}, nil
+	return env, nil
+}
+
+// stop ends the control plane and removes what it left.
+func (e *Env) stop() error {
+	return errors.Join(e.environment.Stop(), os.RemoveAll(e.certificates))
+}
+
+// RestartAPIServer stops the API server, calls meanwhile, and starts it again: the same address, certificates and data,
+// since etcd goes on. Everything that is connected sees the server go. No other test of the package may run at that time.
+func (e *Env) RestartAPIServer(t testing.TB, meanwhile func()) {
+	t.Helper()
+	server := e.environment.ControlPlane.APIServer
+	if err := server.Stop(); err != nil {
+		t.Fatalf("stop the API server: %v", err)
+	}
+	meanwhile()
+	// A connection that happens to leave by the server's port keeps it from listening for a moment.
+	for try := 1; ; try++ {
+		err := server.Start()
+		if err == nil {
+			return
+		}
+		if try == restartTries {
+			t.Fatalf("start the API server again: %v", err)
+		}
+	}
 }
 
 // component is the path of a pinned helper program that was built before.

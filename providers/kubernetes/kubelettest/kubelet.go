@@ -4,10 +4,10 @@ package kubelettest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -20,8 +20,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// nodeName is where all pods are said to be. No Node object is needed.
-const nodeName = "test-node"
+const (
+	// nodeName is where all pods are said to be. No Node object is needed.
+	nodeName = "test-node"
+	// rewatchPeriod is the time between two watches.
+	rewatchPeriod = 100 * time.Millisecond
+)
 
 // Kubelet runs the pods of one namespace.
 type Kubelet struct {
@@ -30,6 +34,8 @@ type Kubelet struct {
 
 	mu        sync.Mutex
 	addresses map[types.UID]string
+	// addressOf makes the address of the n-th pod, counted from 0.
+	addressOf func(n int) string
 	// holdDeletions, while true, leaves pods terminating, as on a node that does not answer.
 	holdDeletions bool
 	// holdStarts, while true, leaves new pods pending.
@@ -48,18 +54,17 @@ func Run(t testing.TB, config *rest.Config, namespace string) *Kubelet {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k := &Kubelet{client: c, namespace: namespace, addresses: map[types.UID]string{}, changed: make(chan struct{}, 1)}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- k.run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil && !errors.Is(err, context.Canceled) {
-			t.Errorf("test kubelet: %v", err)
-		}
-	})
+	k := &Kubelet{
+		client: c, namespace: namespace, addresses: map[types.UID]string{}, changed: make(chan struct{}, 1),
+		addressOf: func(n int) string { return fmt.Sprintf("10.200.%d.%d", n/250, n%250+1) },
+	}
+	background(t, "test kubelet", rewatchPeriod, k.run)
 	return k
 }
+
+// AddressPods gives pods that have no address yet addresses of the caller's choice: address makes that of the n-th pod,
+// counted from 0.
+func (k *Kubelet) AddressPods(address func(n int) string) { k.set(func() { k.addressOf = address }) }
 
 // HoldDeletions leaves deleted pods terminating until it is called with false.
 func (k *Kubelet) HoldDeletions(hold bool) { k.set(func() { k.holdDeletions = hold }) }
@@ -77,36 +82,32 @@ func (k *Kubelet) set(change func()) {
 	}
 }
 
-// run looks at all pods whenever one changes. Watches end from time to time; then it lists again.
+// run serves one watch. Watches end from time to time.
 func (k *Kubelet) run(ctx context.Context) error {
-	for ctx.Err() == nil {
-		pods := &corev1.PodList{}
-		watcher, err := k.client.Watch(ctx, pods, client.InNamespace(k.namespace))
-		if err != nil {
-			return ignoreStop(ctx, fmt.Errorf("watch pods: %w", err))
-		}
-		err = k.serve(ctx, watcher)
-		watcher.Stop()
-		if err != nil {
-			return ignoreStop(ctx, err)
-		}
+	watcher, err := k.client.Watch(ctx, &corev1.PodList{}, client.InNamespace(k.namespace))
+	if err != nil {
+		return fmt.Errorf("watch pods: %w", err)
 	}
-	return nil
-}
-
-func (k *Kubelet) serve(ctx context.Context, watcher watch.Interface) error {
+	defer watcher.Stop()
+	if err := k.syncAll(ctx); err != nil {
+		return err
+	}
 	for {
-		if err := k.syncAll(ctx); err != nil {
-			return err
-		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-k.changed:
-		case _, open := <-watcher.ResultChan():
+			err = k.syncAll(ctx)
+		case event, open := <-watcher.ResultChan():
 			if !open {
 				return nil
 			}
+			if pod, ok := event.Object.(*corev1.Pod); ok && event.Type != watch.Deleted {
+				err = k.sync(ctx, pod)
+			}
+		}
+		if err != nil {
+			return err
 		}
 	}
 }
@@ -117,15 +118,23 @@ func (k *Kubelet) syncAll(ctx context.Context) error {
 		return fmt.Errorf("list pods: %w", err)
 	}
 	for i := range pods.Items {
-		// Whoever else changes the pod at the same time causes another event.
-		if err := k.sync(ctx, &pods.Items[i]); err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+		if err := k.sync(ctx, &pods.Items[i]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// sync brings one pod a step on. Whoever else changes the pod at the same time causes another event.
 func (k *Kubelet) sync(ctx context.Context, pod *corev1.Pod) error {
+	err := k.step(ctx, pod)
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+func (k *Kubelet) step(ctx context.Context, pod *corev1.Pod) error {
 	k.mu.Lock()
 	holdDeletions, holdStarts := k.holdDeletions, k.holdStarts
 	k.mu.Unlock()
@@ -169,16 +178,7 @@ func (k *Kubelet) address(uid types.UID) string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if _, ok := k.addresses[uid]; !ok {
-		n := len(k.addresses) + 1
-		k.addresses[uid] = fmt.Sprintf("10.200.%d.%d", n/250, n%250+1)
+		k.addresses[uid] = k.addressOf(len(k.addresses))
 	}
 	return k.addresses[uid]
-}
-
-// ignoreStop hides what a call says when the test is over.
-func ignoreStop(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return nil
-	}
-	return err
 }
