@@ -249,7 +249,7 @@ func TestKustomizationAppliesToARealServer(t *testing.T) {
 func TestInstallUpgradeUninstall(t *testing.T) {
 	env := testenv.New(t)
 	helm := component(t, "helm")
-	kubeconfig := kubeconfigFile(t, env.Config)
+	kubeconfig := testenv.Kubeconfig(t, env.Config)
 	run := func(args ...string) string {
 		t.Helper()
 		text, err := output(helm, append(args, "--kubeconfig", kubeconfig, "--namespace", "installed")...)

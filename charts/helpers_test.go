@@ -16,8 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"crawl.example.com/egress-proxies-operator/internal/manager"
@@ -144,18 +142,6 @@ func as(t *testing.T, config *rest.Config, user string) client.Client {
 	c, err := client.New(impersonating, client.Options{Scheme: manager.Scheme()})
 	must(t, err)
 	return c
-}
-
-func kubeconfigFile(t *testing.T, config *rest.Config) string {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), "kubeconfig")
-	must(t, clientcmd.WriteToFile(clientcmdapi.Config{
-		Clusters:       map[string]*clientcmdapi.Cluster{"x": {Server: config.Host, CertificateAuthorityData: config.CAData}},
-		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"x": {ClientCertificateData: config.CertData, ClientKeyData: config.KeyData, Token: config.BearerToken}},
-		Contexts:       map[string]*clientcmdapi.Context{"x": {Cluster: "x", AuthInfo: "x"}},
-		CurrentContext: "x",
-	}, file))
-	return file
 }
 
 func eventually(t *testing.T, what string, holds func() bool) {

@@ -1,16 +1,12 @@
 package charts_test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 
@@ -19,10 +15,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
+	"crawl.example.com/egress-proxies-operator/internal/testenv"
 	"crawl.example.com/egress-proxies-operator/providers/kubernetes/kubelettest"
 )
 
@@ -31,19 +28,14 @@ func TestA44_ManagersRunWithTheirRoles(t *testing.T) {
 	env := installed(t)
 	ns := env.Namespace(t)
 	kubelettest.Run(t, env.Config, ns)
-	binary := filepath.Join(t.TempDir(), "egress-proxies-operator")
-	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", binary, "./cmd")
-	build.Dir = root(t)
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build: %v\n%s", err, out)
-	}
+	binary := testenv.BuildOperator(t)
 	all := render(t, "--set", "watchNamespaces={"+ns+"}")
 	config, _, _ := unstructured.NestedString(find(t, all, "ConfigMap", "providers-config").Object, "data", "providers.yaml")
 	core := startManager(t, binary, env.Config, coreUser, arguments(t, all, "controller-manager"), config)
 	provider := startManager(t, binary, env.Config, providerUser, arguments(t, all, "provider-kubernetes"), config)
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("core:\n%s\nprovider:\n%s", core.tail(), provider.tail())
+			t.Logf("core:\n%s\nprovider:\n%s", core.Tail(), provider.Tail())
 		}
 	})
 
@@ -93,7 +85,7 @@ func TestA44_ManagersRunWithTheirRoles(t *testing.T) {
 		return len(pods.Items)+len(members.Items) == 0
 	})
 	for name, m := range map[string]*running{"core": core, "provider": provider} {
-		for line := range strings.Lines(m.output.String()) {
+		for line := range strings.Lines(m.Output()) {
 			if strings.Contains(line, "forbidden") {
 				t.Errorf("%s: %s", name, line)
 			}
@@ -103,42 +95,45 @@ func TestA44_ManagersRunWithTheirRoles(t *testing.T) {
 
 // running is a manager process.
 type running struct {
-	output *lockedBuffer
+	*testenv.Process
 	probes string
 }
 
 func startManager(t *testing.T, binary string, config *rest.Config, user string, args []string, providersConfig string) *running {
 	t.Helper()
 	dir := t.TempDir()
-	kubeconfig := kubeconfigFile(t, config)
-	loaded, err := clientcmd.LoadFromFile(kubeconfig)
-	must(t, err)
-	loaded.AuthInfos["x"].Impersonate = user
-	loaded.AuthInfos["x"].ImpersonateGroups = []string{"system:authenticated", "system:serviceaccounts"}
-	must(t, clientcmd.WriteToFile(*loaded, kubeconfig))
+	kubeconfig := testenv.Kubeconfig(t, config, func(u *clientcmdapi.AuthInfo) {
+		u.Impersonate = user
+		u.ImpersonateGroups = []string{"system:authenticated", "system:serviceaccounts"}
+	})
 	// What the pod mounts is here.
 	must(t, os.WriteFile(filepath.Join(dir, "providers.yaml"), []byte(providersConfig), 0o600))
 	must(t, os.WriteFile(filepath.Join(dir, "token"), []byte("0123456789abcdef0123456789abcdef"), 0o600))
 	for i := range args {
 		args[i] = strings.NewReplacer("/etc/proxy-operator/providers", dir, "/etc/proxy-operator/api-token", dir).Replace(args[i])
 	}
-	m := &running{output: &lockedBuffer{}, probes: freeAddress(t)}
+	m := &running{probes: freeAddress(t)}
 	args = append(args, "--kubeconfig="+kubeconfig, "--leader-election-namespace="+namespace, "--metrics-bind-address=0", "--health-probe-bind-address="+m.probes)
 	if args[0] == "core" {
 		args = append(args, "--api-bind-address="+freeAddress(t))
 	}
-	command := exec.Command(binary, args...)
-	// Nothing of the test's own surroundings.
-	command.Env = []string{"HOME=" + dir, "POD_NAMESPACE=" + namespace}
-	command.Stdout, command.Stderr = m.output, m.output
-	must(t, command.Start())
+	var err error
+	m.Process, err = testenv.StartProcess(binary, args, []string{"POD_NAMESPACE=" + namespace})
+	must(t, err)
 	t.Cleanup(func() {
-		_ = command.Process.Signal(syscall.SIGTERM)
-		if err := command.Wait(); err != nil {
-			t.Errorf("%s: %v\n%s", args[0], err, m.tail())
+		m.Signal(syscall.SIGTERM)
+		if err := m.Wait(); err != nil {
+			t.Errorf("%s: %v\n%s", args[0], err, m.Tail())
 		}
 	})
 	return m
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	address, err := testenv.FreeAddress()
+	must(t, err)
+	return address
 }
 
 func (m *running) ready() bool {
@@ -152,35 +147,4 @@ func (m *running) ready() bool {
 	}
 	_ = response.Body.Close()
 	return response.StatusCode == http.StatusOK
-}
-
-func (m *running) tail() string {
-	text := m.output.String()
-	return text[max(0, len(text)-4000):]
-}
-
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	listener, err := net.Listen("tcp4", "127.0.0.1:0")
-	must(t, err)
-	must(t, listener.Close())
-	return listener.Addr().String()
-}
-
-// lockedBuffer takes a process's output while it is read.
-type lockedBuffer struct {
-	mu     sync.Mutex
-	buffer bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buffer.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buffer.String()
 }
