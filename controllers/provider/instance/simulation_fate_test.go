@@ -1,6 +1,7 @@
 package instance
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -106,16 +107,30 @@ func (t *tally) merge(other *tally) {
 	}
 }
 
-func (t *tally) String() string { return describe(t.counts[:]) }
-
-func (t *tally) misfortunes() string { return describe(t.counts[:misfortunes]) }
-
-func describe(counts []int) string {
-	parts := make([]string, 0, len(counts))
-	for c, n := range counts {
-		parts = append(parts, fmt.Sprintf("%s %d", counterNames[c], n))
+func (t *tally) String() string {
+	parts := make([]string, 0, counters)
+	for c, n := range t.counts {
+		parts = append(parts, t.told(counter(c), n))
 	}
 	return strings.Join(parts, ", ")
+}
+
+// misfortunes tells what went wrong.
+func (t *tally) misfortunes() string {
+	var parts []string
+	for c, n := range t.counts[:misfortunes] {
+		if n > 0 {
+			parts = append(parts, t.told(counter(c), n))
+		}
+	}
+	return cmp.Or(strings.Join(parts, ", "), "no misfortune")
+}
+
+func (t *tally) told(c counter, n int) string {
+	if c < misfortunes && n > 0 {
+		return fmt.Sprintf("%s %d (first with seed %d)", counterNames[c], n, t.first[c])
+	}
+	return fmt.Sprintf("%s %d", counterNames[c], n)
 }
 
 // fate is the time and the luck of one life; everything in it follows from the seed.
