@@ -14,8 +14,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	toolscache "k8s.io/client-go/tools/cache"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
@@ -79,72 +77,42 @@ func observe(t *testing.T, env *testenv.Env, namespace string) *observer {
 		owners: map[types.UID]types.UID{}, recorded: map[types.UID]types.UID{},
 		pods: map[types.UID]types.UID{}, live: map[types.UID]map[types.UID]string{}, stories: map[types.UID][]string{},
 	}
-	objects, err := cache.New(env.Config, cache.Options{
-		Scheme: manager.Scheme(), DefaultNamespaces: map[string]cache.Config{namespace: {}}, DefaultTransform: cache.TransformStripManagedFields(),
-		// That the API server goes away for a while is part of the test.
-		DefaultWatchErrorHandler: func(context.Context, *toolscache.Reflector, error) {},
-	})
+	c, err := client.NewWithWatch(env.Config, client.Options{Scheme: manager.Scheme()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for object, handler := range map[client.Object]toolscache.ResourceEventHandler{
-		&v1alpha1.Proxy{}:         handlerOf(o, o.proxy),
-		&corev1.Pod{}:             handlerOf(o, o.pod),
-		&v1alpha1.ProxyPool{}:     handlerOf(o, func(_, _ *v1alpha1.ProxyPool) {}),
-		&v1alpha1.ProviderClass{}: handlerOf(o, func(_, _ *v1alpha1.ProviderClass) {}),
-	} {
-		informer, err := objects.GetInformer(t.Context(), object, cache.BlockUntilSynced(false))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := informer.AddEventHandler(handler); err != nil {
-			t.Fatal(err)
-		}
-	}
 	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- objects.Start(ctx) }()
+	var running, starting sync.WaitGroup
+	starting.Add(4)
+	in := client.InNamespace(namespace)
+	running.Go(func() {
+		follow(ctx, o, c, starting.Done, func() client.ObjectList { return &v1alpha1.ProxyList{} }, o.proxy, in)
+	})
+	running.Go(func() {
+		follow(ctx, o, c, starting.Done, func() client.ObjectList { return &corev1.PodList{} }, o.pod, in)
+	})
+	running.Go(func() {
+		follow(ctx, o, c, starting.Done, func() client.ObjectList { return &v1alpha1.ProxyPoolList{} }, func(_, _ *v1alpha1.ProxyPool) {}, in)
+	})
+	running.Go(func() {
+		follow(ctx, o, c, starting.Done, func() client.ObjectList { return &v1alpha1.ProviderClassList{} }, func(_, _ *v1alpha1.ProviderClass) {})
+	})
 	t.Cleanup(func() {
 		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("watch: %v", err)
-		}
+		running.Wait()
 	})
-	if !objects.WaitForCacheSync(t.Context()) {
-		t.Fatal("the watches did not start")
-	}
+	starting.Wait()
 	return o
 }
 
-// handlerOf calls note with an object before and after each change; nil before it was made and after it is gone.
-func handlerOf[T interface {
-	comparable
-	client.Object
-}](o *observer, note func(before, after T)) toolscache.ResourceEventHandler {
-	changed := func(before, after any) {
-		o.mu.Lock()
-		defer o.mu.Unlock()
-		o.moved = time.Now()
-		b, _ := before.(T)
-		a, _ := after.(T)
-		note(b, a)
-		close(o.changed)
-		o.changed = make(chan struct{})
-	}
-	return toolscache.ResourceEventHandlerFuncs{
-		AddFunc: func(object any) { changed(nil, object) },
-		UpdateFunc: func(before, after any) {
-			if before.(T).GetResourceVersion() != after.(T).GetResourceVersion() {
-				changed(before, after)
-			}
-		},
-		DeleteFunc: func(object any) {
-			if tombstone, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
-				object = tombstone.Obj
-			}
-			changed(object, nil)
-		},
-	}
+// changes takes a change in.
+func (o *observer) changes(note func()) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.moved = time.Now()
+	note()
+	close(o.changed)
+	o.changed = make(chan struct{})
 }
 
 func (o *observer) proxy(before, after *v1alpha1.Proxy) {
