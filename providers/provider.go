@@ -58,8 +58,9 @@ type Provider interface {
 	List(ctx context.Context) ([]Instance, error)
 	// Place chooses the zone or host for a new instance before the intent is stored, without any I/O: the one that spec
 	// names, else the same one for the same question, leaving out those in tried as long as another is left; "" where the
-	// provider has no places.
-	Place(spec *v1alpha1.ProxySpec, tried []string) (string, error)
+	// provider has no places. Members of a pool have equal specifications, so the choice goes by owner, the Proxy's UID: see
+	// Spread.
+	Place(spec *v1alpha1.ProxySpec, owner types.UID, tried []string) (string, error)
 	// Close releases what the Provider holds; a second call does nothing. Calls under way and later ones may fail with
 	// Unavailable.
 	Close() error

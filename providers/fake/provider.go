@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
@@ -105,7 +106,7 @@ func (p *provider) ValidateSpec(spec *v1alpha1.ProxySpec) error {
 	if needsZone && (spec.Placement == nil || spec.Placement.Zone == "") {
 		return providers.InvalidField("spec.placement.zone", "is required")
 	}
-	_, err := p.Place(spec, nil)
+	_, err := p.Place(spec, "", nil)
 	return err
 }
 
@@ -247,8 +248,8 @@ func (p *provider) List(ctx context.Context) ([]providers.Instance, error) {
 	return out, nil
 }
 
-// Place implements providers.Provider: the zone of the specification, or the one after the last that was tried.
-func (p *provider) Place(spec *v1alpha1.ProxySpec, tried []string) (string, error) {
+// Place implements providers.Provider: the zone of the specification, else that of providers.Spread.
+func (p *provider) Place(spec *v1alpha1.ProxySpec, owner types.UID, tried []string) (string, error) {
 	p.cloud.mu.Lock()
 	zones := p.cloud.behaviour.Zones
 	p.cloud.mu.Unlock()
@@ -258,19 +259,7 @@ func (p *provider) Place(spec *v1alpha1.ProxySpec, tried []string) (string, erro
 		}
 		return spec.Placement.Zone, nil
 	}
-	if len(zones) == 0 {
-		return "", nil
-	}
-	if len(tried) == 0 {
-		return zones[0], nil
-	}
-	last := slices.Index(zones, tried[len(tried)-1])
-	for step := range zones {
-		if zone := zones[(last+1+step)%len(zones)]; !slices.Contains(tried, zone) {
-			return zone, nil
-		}
-	}
-	return zones[(last+1)%len(zones)], nil
+	return providers.Spread(owner, zones, tried), nil
 }
 
 // Close implements providers.Provider.

@@ -19,6 +19,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -127,9 +128,9 @@ func (g *guard) List(ctx context.Context) (instances []providers.Instance, err e
 }
 
 // Place implements providers.Provider.
-func (g *guard) Place(spec *v1alpha1.ProxySpec, tried []string) (place string, err error) {
+func (g *guard) Place(spec *v1alpha1.ProxySpec, owner types.UID, tried []string) (place string, err error) {
 	err = g.recovered(context.Background(), "Place", func(context.Context) (err error) {
-		place, err = g.inner.Place(spec, tried)
+		place, err = g.inner.Place(spec, owner, tried)
 		return err
 	})
 	return place, err

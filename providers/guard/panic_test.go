@@ -9,6 +9,7 @@ import (
 	"github.com/go-logr/logr/funcr"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
@@ -46,7 +47,7 @@ func (panicking) List(context.Context) ([]providers.Instance, error) {
 	return []providers.Instance{}, nil
 }
 
-func (panicking) Place(*v1alpha1.ProxySpec, []string) (string, error) {
+func (panicking) Place(*v1alpha1.ProxySpec, types.UID, []string) (string, error) {
 	boom()
 	return "", nil
 }
@@ -69,7 +70,7 @@ func TestPanic_IsUnavailableAndNothingMore(t *testing.T) {
 			return err
 		},
 		"Place": func(_ context.Context, p providers.Provider) error {
-			_, err := p.Place(&v1alpha1.ProxySpec{}, nil)
+			_, err := p.Place(&v1alpha1.ProxySpec{}, "", nil)
 			return err
 		},
 	} {

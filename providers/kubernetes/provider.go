@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -87,7 +88,7 @@ func (p *Provider) ValidateSpec(spec *v1alpha1.ProxySpec) error {
 }
 
 // Place implements providers.Provider. The scheduler does the placing; a zone that the Proxy names is passed through.
-func (p *Provider) Place(spec *v1alpha1.ProxySpec, _ []string) (string, error) {
+func (p *Provider) Place(spec *v1alpha1.ProxySpec, _ types.UID, _ []string) (string, error) {
 	if spec.Placement == nil {
 		return "", nil
 	}

@@ -56,7 +56,7 @@ func (b bench) requestIn(t testing.TB, proxy, zone string) providers.CreateReque
 	if zone != "" {
 		spec = pinned(spec, zone)
 	}
-	chosen, err := b.Place(&spec, nil)
+	chosen, err := b.Place(&spec, uid, nil)
 	if err != nil {
 		t.Fatalf("place: %v", err)
 	}

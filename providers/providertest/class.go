@@ -2,11 +2,13 @@ package providertest
 
 import (
 	"errors"
+	"fmt"
 	"reflect"
 	"slices"
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
@@ -15,6 +17,12 @@ import (
 
 // minWindow is the shortest Timing.Window: an intent is stored in whole seconds, so that up to one is lost.
 const minWindow = 2 * time.Second
+
+// poolSize is how many owners are placed: by chance they go to one of two places once in 2^63 times.
+const poolSize = 64
+
+// placeOwner is an owner for whom a place is asked.
+const placeOwner types.UID = "6b1d2f1e-60a5-4b0a-9c0e-3d5a7d1f0c11"
 
 func classIsAccepted(t testing.TB, h Harness) {
 	class := h.Class("a")
@@ -82,7 +90,7 @@ func localMethodsMakeNoCalls(t testing.TB, h Harness) {
 	if err := b.ValidateSpec(&spec); err != nil {
 		t.Errorf("validate a specification: %v", err)
 	}
-	if _, err := b.Place(&spec, nil); err != nil {
+	if _, err := b.Place(&spec, placeOwner, nil); err != nil {
 		t.Errorf("place: %v", err)
 	}
 	if n := h.Calls() - before; n != 0 {
@@ -132,22 +140,29 @@ func specIsChecked(t testing.TB, h Harness) {
 }
 
 func placeIsStable(t testing.TB, h Harness) {
-	b := h.open(t, "a")
+	b, other := h.open(t, "a"), h.open(t, "a")
 	spec := h.Spec()
 	before := *spec.DeepCopy()
-	first, err := b.Place(&spec, nil)
+	first, err := b.Place(&spec, placeOwner, nil)
 	if err != nil {
 		t.Fatal(err)
+	}
+	for n := range poolSize {
+		owner := types.UID(fmt.Sprint("owner-", n))
+		one, err := b.Place(&spec, owner, nil)
+		if another, again := other.Place(&spec, owner, nil); err != nil || again != nil || another != one {
+			t.Fatalf("one Provider chose %q (%v), another one %q (%v)", one, err, another, again)
+		}
 	}
 	tried := []string{first}
 	// It answers however many were tried: when all were, it begins again.
 	for range max(5, 2*len(h.Zones)) {
 		asked := slices.Clone(tried)
-		next, err := b.Place(&spec, tried)
+		next, err := b.Place(&spec, placeOwner, tried)
 		if err != nil {
 			t.Fatalf("no place after %q: %v", tried, err)
 		}
-		if again, err := b.Place(&spec, tried); err != nil || again != next {
+		if again, err := b.Place(&spec, placeOwner, tried); err != nil || again != next {
 			t.Errorf("after %q it chose %q, then %q (%v)", tried, next, again, err)
 		}
 		if !slices.Equal(tried, asked) {
@@ -161,7 +176,7 @@ func placeIsStable(t testing.TB, h Harness) {
 	for _, zone := range h.Zones {
 		spec := pinned(h.Spec(), zone)
 		for _, tried := range [][]string{nil, {zone}} {
-			if got, err := b.Place(&spec, tried); err != nil || got != zone {
+			if got, err := b.Place(&spec, placeOwner, tried); err != nil || got != zone {
 				t.Errorf("the specification names %q; after %q it chose %q, %v", zone, tried, got, err)
 			}
 		}
@@ -177,9 +192,43 @@ func placeLeavesOutTried(t testing.TB, h Harness) {
 	spec.Placement = withoutZone(spec.Placement)
 	for _, only := range h.Zones {
 		tried := slices.DeleteFunc(slices.Clone(h.Zones), func(zone string) bool { return zone == only })
-		if got, err := b.Place(&spec, tried); err != nil || got != only {
+		if got, err := b.Place(&spec, placeOwner, tried); err != nil || got != only {
 			t.Errorf("of %q, %q were tried; got %q, %v", h.Zones, tried, got, err)
 		}
+	}
+}
+
+// placeSpreads: members of a pool have one specification, and one place would be full, or down, for all of them. A round by
+// the last place alone, as the controllers ask, comes to all.
+func placeSpreads(t testing.TB, h Harness) {
+	if len(h.Zones) < 2 {
+		t.Skip("the harness has no two Zones to choose from")
+	}
+	b := h.open(t, "a")
+	spec := h.Spec()
+	spec.Placement = withoutZone(spec.Placement)
+	chosen, round := map[string]bool{}, map[string]bool{}
+	last := ""
+	for n := range poolSize {
+		place, err := b.Place(&spec, types.UID(fmt.Sprintf("6b1d2f1e-60a5-4b0a-9c0e-%012d", n)), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		chosen[place], last = true, place
+	}
+	if len(chosen) < 2 {
+		t.Errorf("%d owners with one specification all go to %q, of %q", poolSize, last, h.Zones)
+	}
+	var tried []string
+	for range 2 * len(h.Zones) {
+		place, err := b.Place(&spec, placeOwner, tried)
+		if err != nil {
+			t.Fatal(err)
+		}
+		round[place], tried = true, []string{place}
+	}
+	if len(round) < len(h.Zones) {
+		t.Errorf("from one place that is full to the next it comes to %d of %q", len(round), h.Zones)
 	}
 }
 

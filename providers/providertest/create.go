@@ -55,7 +55,7 @@ func createForAnotherOwnerIsConflict(t testing.TB, h Harness) {
 	b.create(t, theirs)
 	first := b.runs(t, refOf(theirs))
 	ours := b.request(t, "px")
-	ours.Name = theirs.Name
+	ours.Name, ours.Zone = theirs.Name, theirs.Zone
 	_, err := b.Create(t.Context(), ours)
 	wants(t, "create", err, providers.Conflict)
 	b.stays(t, first)

@@ -172,7 +172,7 @@ func errorsAreStable(t testing.TB, h Harness) {
 		_, err := b.Get(t.Context(), refOf(ours))
 		hear("get of what is not there", ours, err)
 		hear("delete of what is not there", ours, b.Delete(t.Context(), refOf(ours)))
-		ours.Name = theirs.Name
+		ours.Name, ours.Zone = theirs.Name, theirs.Zone
 		_, err = b.Create(t.Context(), ours)
 		hear("create under a name that is taken", ours, err)
 		_, err = b.Create(t.Context(), theirs)
@@ -230,7 +230,7 @@ func secretsStaySecret(t testing.TB, h Harness) {
 	b.runs(t, refOf(theirs))
 	b.list(t)
 	ours := secret(b.request(t, "px"))
-	ours.Name = theirs.Name
+	ours.Name, ours.Zone = theirs.Name, theirs.Zone
 	_, err = b.Create(t.Context(), ours)
 	wants(t, "create under a name that is taken", err, providers.Conflict)
 	attempt := func(ctx context.Context, change func(*providers.CreateRequest)) {

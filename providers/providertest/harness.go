@@ -80,6 +80,7 @@ func checks() []check {
 		{"SpecIsChecked", specIsChecked},
 		{"PlaceIsStable", placeIsStable},
 		{"PlaceLeavesOutTried", placeLeavesOutTried},
+		{"PlaceSpreads", placeSpreads},
 
 		{"UnknownIsNotFound", unknownIsNotFound},
 		{"LifeOfAnInstance", lifeOfAnInstance},

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
@@ -188,23 +189,49 @@ var classLiars = []liarCase{
 	}),
 	lies("PlaceIsStable", "takes turns", func(l *liar) {
 		n := 0
-		l.place = func(*v1alpha1.ProxySpec, []string) (string, error) { n++; return []string{"a", "b", "c"}[n%3], nil }
+		l.place = func(*v1alpha1.ProxySpec, types.UID, []string) (string, error) {
+			n++
+			return []string{"a", "b", "c"}[n%3], nil
+		}
 	}),
 	lies("PlaceIsStable", "gives up", func(l *liar) {
-		l.place = func(spec *v1alpha1.ProxySpec, tried []string) (string, error) {
+		l.place = func(spec *v1alpha1.ProxySpec, owner types.UID, tried []string) (string, error) {
 			if len(tried) >= 3 {
 				return "", said(providers.Capacity, "")
 			}
-			return l.Provider.Place(spec, tried)
+			return l.Provider.Place(spec, owner, tried)
 		}
 	}),
 	lies("PlaceIsStable", "knows better than the specification", func(l *liar) {
-		l.place = func(_ *v1alpha1.ProxySpec, tried []string) (string, error) {
-			return l.Provider.Place(&v1alpha1.ProxySpec{}, tried)
+		l.place = func(_ *v1alpha1.ProxySpec, owner types.UID, tried []string) (string, error) {
+			return l.Provider.Place(&v1alpha1.ProxySpec{}, owner, tried)
+		}
+	}),
+	lies("PlaceIsStable", "begins somewhere else in each process", func(l *liar) {
+		l.stage.opens++
+		own := l.stage.opens
+		l.place = func(spec *v1alpha1.ProxySpec, owner types.UID, tried []string) (string, error) {
+			return l.Provider.Place(spec, owner+types.UID(fmt.Sprint(own)), tried)
+		}
+	}),
+	lies("PlaceSpreads", "goes by the specification", func(l *liar) {
+		l.place = func(spec *v1alpha1.ProxySpec, _ types.UID, tried []string) (string, error) {
+			return l.Provider.Place(spec, "", tried)
+		}
+	}),
+	lies("PlaceSpreads", "knows two places that are full", func(l *liar) {
+		l.place = func(spec *v1alpha1.ProxySpec, owner types.UID, tried []string) (string, error) {
+			first, err := l.Provider.Place(spec, owner, nil)
+			if slices.Contains(tried, first) {
+				return l.Provider.Place(spec, owner, append([]string{"z"}, tried...))
+			}
+			return first, err
 		}
 	}),
 	lies("PlaceLeavesOutTried", "insists", func(l *liar) {
-		l.place = func(spec *v1alpha1.ProxySpec, _ []string) (string, error) { return l.Provider.Place(spec, nil) }
+		l.place = func(spec *v1alpha1.ProxySpec, owner types.UID, _ []string) (string, error) {
+			return l.Provider.Place(spec, owner, nil)
+		}
 	}),
 }
 

@@ -35,6 +35,8 @@ type stage struct {
 	opened func(*v1alpha1.ProviderClass)
 	// short makes List see a part of what there is.
 	short bool
+	// opens is for lies that count the Providers.
+	opens int
 	// noUserData says that the provider takes none.
 	noUserData bool
 }
@@ -155,7 +157,7 @@ type liar struct {
 	get       func(context.Context, providers.Ref) (providers.Instance, error)
 	delete    func(context.Context, providers.Ref) error
 	list      func(context.Context) ([]providers.Instance, error)
-	place     func(*v1alpha1.ProxySpec, []string) (string, error)
+	place     func(*v1alpha1.ProxySpec, types.UID, []string) (string, error)
 	close     func() error
 	events    func() <-chan ownerEvent
 	hosts     func() []providers.HostState
@@ -198,11 +200,11 @@ func (l *liar) Delete(ctx context.Context, ref providers.Ref) error {
 
 func (l *liar) List(ctx context.Context) ([]providers.Instance, error) { return l.list(ctx) }
 
-func (l *liar) Place(spec *v1alpha1.ProxySpec, tried []string) (string, error) {
+func (l *liar) Place(spec *v1alpha1.ProxySpec, owner types.UID, tried []string) (string, error) {
 	if l.place != nil {
-		return l.place(spec, tried)
+		return l.place(spec, owner, tried)
 	}
-	return l.Provider.Place(spec, tried)
+	return l.Provider.Place(spec, owner, tried)
 }
 
 func (l *liar) Close() error {

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
@@ -197,9 +198,9 @@ func (w *witness) List(ctx context.Context) ([]providers.Instance, error) {
 }
 
 // Place implements providers.Provider.
-func (w *witness) Place(spec *v1alpha1.ProxySpec, tried []string) (string, error) {
+func (w *witness) Place(spec *v1alpha1.ProxySpec, owner types.UID, tried []string) (string, error) {
 	w.t.Helper()
-	zone, err := w.Provider.Place(spec, tried)
+	zone, err := w.Provider.Place(spec, owner, tried)
 	w.err("Place", err)
 	return zone, err
 }

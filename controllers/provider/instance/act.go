@@ -60,7 +60,7 @@ func (r *Reconciler) report(ctx context.Context, s *subject, a *Action, record v
 		blocked = &Finding{a.Reason, messageOf(*a)}
 	case o != nil && o.Found && o.Instance.Owner.UID == d.UID:
 		record = recordFound(d, record, o.Instance, r.Clock.Now())
-	case o != nil && o.Err == nil && !o.Found && record.ID != "" && confirmed(record, r.Clock.Now(), r.Timing):
+	case o != nil && o.Err == nil && !o.Found && record.ID != "" && confirmed(record, o.Time, r.Timing):
 		record = recordGone(record)
 	}
 	if err := r.write(ctx, s, *a, record, blocked); err != nil {

@@ -169,11 +169,17 @@ func TestA30_CapacityWaitsAndMovesOn(t *testing.T) {
 	}
 	s.run(px, time.Hour, s.provisioned(px))
 	s.wantInstances(1)
-	if zone := s.get(px).Status.Instance.Zone; zone != "b" {
-		t.Errorf("in zone %q, want b: a is full", zone)
+	var zones []string
+	for _, call := range s.cloud.Calls() {
+		if call.Method == fake.MethodCreate {
+			zones = append(zones, call.Zone)
+		}
 	}
-	if n := s.cloud.Count(fake.MethodCreate); n != 2 {
-		t.Errorf("%d Creates, want 2", n)
+	if len(zones) != 2 || zones[0] == zones[1] {
+		t.Fatalf("Creates in %q, want two, and the second one elsewhere: the first place is full", zones)
+	}
+	if zone := s.get(px).Status.Instance.Zone; zone != zones[1] {
+		t.Errorf("in zone %q, want %q", zone, zones[1])
 	}
 }
 

@@ -117,10 +117,10 @@ func (r *Reconciler) clear(ctx context.Context, px *v1alpha1.Proxy) (time.Durati
 	if !mine || s.provider == nil {
 		return 0, nil
 	}
-	record := s.record()
+	record, asked := s.record(), r.Clock.Now()
 	found, err := s.provider.Get(ctx, s.ref())
 	switch {
-	case providers.IsNotFound(err) && unsettled(record, r.Clock.Now(), r.Timing):
+	case providers.IsNotFound(err) && unsettled(record, asked, r.Timing):
 		return poll(record, r.Clock.Now(), r.Timing), nil
 	case providers.IsNotFound(err):
 		return 0, nil

@@ -31,7 +31,7 @@ func (l *life) look(s *simSubject) {
 	if s.desired.Deleting || s.desired.Hold != nil || s.observed.Found || s.observed.Err != nil {
 		return
 	}
-	s.desired.Zone, _ = chooseZone(l, s.px.placement(), l.generation, r, l.now, l.timing)
+	s.desired.Zone, _ = chooseZone(l, s.px.placement(), s.px.uid, l.generation, r, l.now, l.timing)
 	l.bendZone(s)
 }
 
@@ -72,7 +72,7 @@ func (l *life) create(s *simSubject, a Action, r v1alpha1.Instance) time.Duratio
 	}
 	ref := providers.Ref{Name: s.px.name(), Zone: r.Zone}
 	if l.without == placeStored {
-		ref.Zone, _ = l.Place(s.px.placement(), nil)
+		ref.Zone, _ = l.Place(s.px.placement(), s.px.uid, nil)
 	}
 	receipt, err := l.cloud.create(ref, s.px.uid, s.desired.Hash, s.px.spec)
 	l.tell("create in %s: %s", ref.Zone, reasonOutcome(err))

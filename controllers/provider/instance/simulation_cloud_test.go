@@ -273,7 +273,7 @@ func (c *simCloud) delete(ref providers.Ref) error {
 }
 
 // Place is the class's rule: what the specification says, else the zone after the one that was tried.
-func (l *life) Place(spec *v1alpha1.ProxySpec, tried []string) (string, error) {
+func (l *life) Place(spec *v1alpha1.ProxySpec, _ types.UID, tried []string) (string, error) {
 	if spec.Placement != nil && spec.Placement.Zone != "" {
 		return spec.Placement.Zone, nil
 	}

@@ -228,7 +228,9 @@ func (r *Reconciler) advance(ctx context.Context, s *subject) (reconcile.Result,
 			if err != nil {
 				return reconcile.Result{}, err
 			}
-			result.RequeueAfter = pollEvery(result.RequeueAfter, n, r.limits)
+			if a.After >= r.Timing.Slow {
+				result.RequeueAfter = pollEvery(a.After, n, r.limits)
+			}
 		}
 		return result, nil
 	}
@@ -291,16 +293,16 @@ func (s *subject) ref() providers.Ref {
 
 // look asks the provider.
 func (r *Reconciler) look(ctx context.Context, s *subject) {
-	record := s.record()
+	record, asked := s.record(), r.Clock.Now()
 	instance, err := s.provider.Get(ctx, s.ref())
-	s.observed = &Observed{Found: err == nil, Instance: instance}
+	s.observed = &Observed{Time: asked, Found: err == nil, Instance: instance}
 	if err != nil && !providers.IsNotFound(err) {
 		s.observed.Err = err
 	}
 	if s.desired.Deleting || s.desired.Hold != nil || s.observed.Found || s.observed.Err != nil {
 		return
 	}
-	s.desired.Zone, err = chooseZone(s.provider, s.px.Spec.DeepCopy(), s.class.Generation, record, r.Clock.Now(), r.Timing)
+	s.desired.Zone, err = chooseZone(s.provider, s.px.Spec.DeepCopy(), s.px.UID, s.class.Generation, record, asked, r.Timing)
 	if err != nil {
 		s.desired.Hold = &Finding{errorReason(err), providers.StableMessage(err)}
 	}
