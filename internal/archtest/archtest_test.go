@@ -35,6 +35,9 @@ var layers = []layer{
 	{"providers", []string{"apis", "providers", "internal/tracing"}},
 	{"providers/fake", []string{"apis", "providers"}},
 	{"leasing", []string{"apis", "leasing", "internal/statusapply", "internal/tracing", "internal/version"}},
+	{"leasing/wire", nil},
+	{"leasing/client", []string{"leasing/wire"}},
+	{"leasing/client/kube", []string{"apis", "leasing/client", "leasing/record", "leasing/wire"}},
 	{"controllers", []string{"apis", "providers", "leasing", "controllers", "internal/objpatch", "internal/statusapply", "internal/tracing", "internal/version"}},
 	{"cmd", []string{""}},
 	{"bench", []string{""}},
@@ -147,6 +150,23 @@ func TestComputeClientStaysInItsProvider(t *testing.T) {
 		path, _ := relative(p.ImportPath)
 		for _, imported := range p.Imports {
 			if strings.HasPrefix(imported, "cloud.google.com/go/compute") && path != "providers/gcp" {
+				t.Errorf("%s imports %s", path, imported)
+			}
+		}
+	}
+}
+
+// TestClientIsLight: a crawler that uses the Go client links the standard library and nothing else.
+func TestClientIsLight(t *testing.T) {
+	light := []string{"leasing/wire", "leasing/client"}
+	for _, p := range packages(t) {
+		path, _ := relative(p.ImportPath)
+		if !slices.Contains(light, path) {
+			continue
+		}
+		for _, imported := range p.Imports {
+			target, ours := relative(imported)
+			if host, _, _ := strings.Cut(imported, "/"); ours && !slices.Contains(light, target) || !ours && strings.Contains(host, ".") {
 				t.Errorf("%s imports %s", path, imported)
 			}
 		}
