@@ -53,7 +53,8 @@ func NewFor(b Backend, transport *http.Transport) *Client {
 }
 
 // Close waits until the leases that broken-off calls of Acquire may have left behind are given back, for a few seconds at
-// most, and closes idle connections. Leases that were acquired are not touched: each has a Close of its own.
+// most, and closes idle connections. Leases that were acquired are not touched: each has a Close of its own. It is for the end,
+// when no Acquire is under way.
 func (c *Client) Close() {
 	c.background.Wait()
 	if c.idle != nil {

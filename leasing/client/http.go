@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"mime"
 	"net/http"
 	"net/url"
@@ -133,9 +134,7 @@ func (b *httpBackend) request(ctx context.Context, c call) (*http.Request, error
 	if body != nil {
 		request.Header.Set("Content-Type", "application/json")
 	}
-	for name, values := range c.header {
-		request.Header[name] = values
-	}
+	maps.Copy(request.Header, c.header)
 	return request, nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -83,9 +84,7 @@ func (p *forwardProxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		defer func() { _ = answer.Body.Close() }()
-		for name, values := range answer.Header {
-			w.Header()[name] = values
-		}
+		maps.Copy(w.Header(), answer.Header)
 		w.WriteHeader(answer.StatusCode)
 		_, _ = io.Copy(flushing{w}, answer.Body)
 		return

@@ -283,7 +283,7 @@ func TestAPIErrors(t *testing.T) {
 		t.Errorf("no namespace: %v", err)
 	}
 	lost := errors.New("connection reset")
-	if err := apiError(lost); err != lost {
+	if err := apiError(lost); !errors.Is(err, lost) {
 		t.Errorf("no answer: %v", err)
 	}
 }
