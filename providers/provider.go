@@ -39,7 +39,8 @@ type Factory interface {
 type Provider interface {
 	// Check tells whether credentials and endpoint work, and changes nothing; its error becomes the class's Ready condition.
 	Check(ctx context.Context) error
-	// ValidateSpec returns an InvalidSpec error that names the field, without any I/O. It is asked in every reconcile.
+	// ValidateSpec returns an InvalidSpec error that names the field, without any I/O. It is asked in every reconcile; where
+	// user data comes from a Secret, once more with it resolved, in spec.cloudInit.inline.
 	ValidateSpec(spec *v1alpha1.ProxySpec) error
 	// Create starts making an instance and returns before it runs. A nil error or AlreadyExists means accepted, nothing
 	// more. It is idempotent by req.Name, also for calls at the same time from several processes. What holds the name for

@@ -41,8 +41,7 @@ type Behaviour struct {
 	Zones []string
 	// NeedsZone makes ValidateSpec refuse a specification without spec.placement.zone.
 	NeedsZone bool
-	// MaxUserData is how much user data an instance takes, in bytes. ValidateSpec sees what is inline, Create all of it; 0
-	// means no limit.
+	// MaxUserData is how much user data an instance takes, in bytes; 0 means no limit.
 	MaxUserData int
 	// Addresses that every instance has, to lead to something real. Empty means one address of its own in 10.0.0.0/8.
 	Addresses []string

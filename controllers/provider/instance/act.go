@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"maps"
 
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -66,7 +68,7 @@ func (r *Reconciler) report(ctx context.Context, s *subject, a *Action, record v
 	if err := r.write(ctx, s, *a, record, blocked); err != nil {
 		return err
 	}
-	if a.Reason == v1alpha1.ReasonRunning || d.Hold != nil {
+	if a.Reason == v1alpha1.ReasonRunning || d.Hold != nil || !d.Finalizer {
 		r.creates.free(s.key)
 		r.accepted.forget(s.key)
 	}
@@ -132,7 +134,7 @@ func (r *Reconciler) delete(ctx context.Context, s *subject, a *Action, record v
 	}
 	err := s.provider.Delete(ctx, s.observed.Instance.Ref)
 	if err == nil || providers.IsNotFound(err) {
-		return r.write(ctx, s, *a, recordDeleting(seen, messageOf(*a)), nil)
+		return r.writeDeleting(ctx, s, *a, recordDeleting(seen, messageOf(*a)))
 	}
 	failure := failed(err)
 	var blocked *Finding
@@ -148,6 +150,23 @@ func (r *Reconciler) delete(ctx context.Context, s *subject, a *Action, record v
 	}
 	a.After = failure.After
 	return nil
+}
+
+// writeDeleting stores that the provider accepted a deletion. What a user changes wakes core too, whose write most often
+// lands during the call: that must not lose the news, or an instance that is gone at once looks as if somebody else had
+// taken it. It is written again on top of a change of what others own, and of nothing else.
+func (r *Reconciler) writeDeleting(ctx context.Context, s *subject, a Action, record v1alpha1.Instance) error {
+	err := r.write(ctx, s, a, record, nil)
+	if !apierrors.IsConflict(err) {
+		return err
+	}
+	now := &v1alpha1.Proxy{}
+	if readErr := r.Reader.Get(ctx, s.key, now); readErr != nil ||
+		now.UID != s.px.UID || now.Generation != s.px.Generation || !equality.Semantic.DeepEqual(now.Status.Instance, s.px.Status.Instance) {
+		return err
+	}
+	s.px = now
+	return r.write(ctx, s, a, record, nil)
 }
 
 // holdClass makes the class stay until its instances are gone. It is stored before the first of them can exist.

@@ -11,10 +11,19 @@ import (
 type budget struct {
 	mu      sync.Mutex
 	classes map[types.UID]map[types.NamespacedName]struct{}
+	// waiting are those that were refused a place since.
+	waiting map[types.UID]map[types.NamespacedName]struct{}
 }
 
 func newBudget() *budget {
-	return &budget{classes: map[types.UID]map[types.NamespacedName]struct{}{}}
+	return &budget{classes: map[types.UID]map[types.NamespacedName]struct{}{}, waiting: map[types.UID]map[types.NamespacedName]struct{}{}}
+}
+
+// waits is how many in a class were refused a place and have not got one since.
+func (b *budget) waits(class types.UID) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.waiting[class])
 }
 
 // take gives the Proxy a place among limit, or keeps the one it has. seed is asked once for each class.
@@ -37,9 +46,14 @@ func (b *budget) take(class types.UID, proxy types.NamespacedName, limit int, se
 		return true, nil
 	}
 	if len(holders) >= limit {
+		if b.waiting[class] == nil {
+			b.waiting[class] = map[types.NamespacedName]struct{}{}
+		}
+		b.waiting[class][proxy] = struct{}{}
 		return false, nil
 	}
 	holders[proxy] = struct{}{}
+	delete(b.waiting[class], proxy)
 	return true, nil
 }
 
@@ -49,5 +63,8 @@ func (b *budget) free(proxy types.NamespacedName) {
 	defer b.mu.Unlock()
 	for _, holders := range b.classes {
 		delete(holders, proxy)
+	}
+	for _, waiting := range b.waiting {
+		delete(waiting, proxy)
 	}
 }

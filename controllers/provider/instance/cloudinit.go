@@ -29,7 +29,8 @@ func userData(ctx context.Context, reader client.Reader, px *v1alpha1.Proxy) ([]
 		return []byte(cloudInit.Inline), nil, nil
 	}
 	ref := cloudInit.SecretKeyRef
-	secret, finding, err := labelledSecret(ctx, reader, px.Namespace, ref.Name, v1alpha1.LabelCloudInit, v1alpha1.ReasonCloudInitError)
+	secret, finding, err := labelledSecret(ctx, reader, px.Namespace, ref.Name, v1alpha1.LabelCloudInit,
+		v1alpha1.ReasonCloudInitError, "spec.cloudInit.secretKeyRef")
 	if finding != nil || err != nil {
 		return nil, finding, err
 	}
@@ -48,7 +49,8 @@ func credentials(ctx context.Context, reader client.Reader, px *v1alpha1.Proxy) 
 	if ref == nil {
 		return nil, "", nil, nil
 	}
-	secret, finding, err := labelledSecret(ctx, reader, px.Namespace, ref.Name, v1alpha1.LabelProxyCredentials, v1alpha1.ReasonCredentialsNotFound)
+	secret, finding, err := labelledSecret(ctx, reader, px.Namespace, ref.Name, v1alpha1.LabelProxyCredentials,
+		v1alpha1.ReasonCredentialsNotFound, "spec.credentialsSecretRef")
 	if finding != nil || err != nil {
 		return nil, "", finding, err
 	}
@@ -63,14 +65,14 @@ func credentials(ctx context.Context, reader client.Reader, px *v1alpha1.Proxy) 
 
 // labelledSecret reads a Secret whose owner lets the operator read it. The cache holds no others, and a client without a
 // cache must not be laxer.
-func labelledSecret(ctx context.Context, reader client.Reader, namespace, name, label, reason string) (*corev1.Secret, *Finding, error) {
+func labelledSecret(ctx context.Context, reader client.Reader, namespace, name, label, reason, field string) (*corev1.Secret, *Finding, error) {
 	secret := &corev1.Secret{}
 	err := reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, secret)
 	if client.IgnoreNotFound(err) != nil {
 		return nil, nil, fmt.Errorf("read Secret %s/%s: %w", namespace, name, err)
 	}
 	if apierrors.IsNotFound(err) || secret.Labels[label] != "true" {
-		return nil, &Finding{reason, fmt.Sprintf("Secret %s does not exist or lacks the label %s=true", name, label)}, nil
+		return nil, &Finding{reason, fmt.Sprintf("%s: Secret %s does not exist or lacks the label %s=true", field, name, label)}, nil
 	}
 	return secret, nil, nil
 }

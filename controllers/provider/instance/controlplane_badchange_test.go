@@ -44,6 +44,11 @@ func TestBadInput_LeavesWhatRunsAlone(t *testing.T) {
 			},
 			metav1.ConditionFalse, v1alpha1.ReasonInvalidSpec, "spec.cloudInit", true,
 		},
+		"Secret that grows too long": {
+			func(s *together, _ *v1alpha1.Proxy) { s.secret("user-data", "data", tooLong, true) },
+			func(s *together, _ *v1alpha1.Proxy) { s.secret("user-data", "data", "#cloud-config new", true) },
+			metav1.ConditionFalse, v1alpha1.ReasonInvalidSpec, "spec.cloudInit", true,
+		},
 		"Secret without label": {
 			func(s *together, _ *v1alpha1.Proxy) { s.secret("user-data", "data", "#cloud-config old", false) },
 			func(s *together, _ *v1alpha1.Proxy) { s.secret("user-data", "data", "#cloud-config old", true) },

@@ -148,19 +148,19 @@ func badInputs() map[string]badInput {
 			before:    func(s *together) { s.secret("user-data", "data", strings.Repeat("x", secretLimit+1), true) },
 			change:    fromSecret,
 			condition: v1alpha1.ConditionProvisioned, reason: v1alpha1.ReasonInvalidSpec, mentions: []string{"spec.cloudInit", fmt.Sprint(secretLimit)},
-			phase: v1alpha1.PhaseFailed, creates: 1,
-			mend: sound,
+			phase: v1alpha1.PhaseFailed,
+			mend:  sound,
 		},
 		"no Secret": {
 			change:    fromSecret,
-			condition: v1alpha1.ConditionCloudInitReady, reason: v1alpha1.ReasonCloudInitError, mentions: []string{"user-data", v1alpha1.LabelCloudInit + "=true"},
+			condition: v1alpha1.ConditionCloudInitReady, reason: v1alpha1.ReasonCloudInitError, mentions: []string{"spec.cloudInit.secretKeyRef", "user-data", v1alpha1.LabelCloudInit + "=true"},
 			phase: v1alpha1.PhaseProvisioning,
 			mend:  sound,
 		},
 		"Secret without label": {
 			before:    func(s *together) { s.secret("user-data", "data", "#cloud-config", false) },
 			change:    fromSecret,
-			condition: v1alpha1.ConditionCloudInitReady, reason: v1alpha1.ReasonCloudInitError, mentions: []string{"user-data", v1alpha1.LabelCloudInit + "=true"},
+			condition: v1alpha1.ConditionCloudInitReady, reason: v1alpha1.ReasonCloudInitError, mentions: []string{"spec.cloudInit.secretKeyRef", "user-data", v1alpha1.LabelCloudInit + "=true"},
 			phase: v1alpha1.PhaseProvisioning,
 			mend:  sound,
 		},
@@ -175,7 +175,7 @@ func badInputs() map[string]badInput {
 			change: func(_ *together, px *v1alpha1.Proxy) {
 				px.Spec.CredentialsSecretRef = &v1alpha1.LocalSecretRef{Name: "login"}
 			},
-			condition: v1alpha1.ConditionProvisioned, reason: v1alpha1.ReasonCredentialsNotFound, mentions: []string{"login", v1alpha1.LabelProxyCredentials + "=true"},
+			condition: v1alpha1.ConditionProvisioned, reason: v1alpha1.ReasonCredentialsNotFound, mentions: []string{"spec.credentialsSecretRef", "login", v1alpha1.LabelProxyCredentials + "=true"},
 			phase: v1alpha1.PhaseProvisioning,
 			mend: func(s *together, _ *v1alpha1.Proxy) {
 				s.must(s.client.Create(s.bed.t.Context(), &corev1.Secret{

@@ -240,6 +240,18 @@ func TestNeverTried_GoesAtOnce(t *testing.T) {
 			first := s.asked("first", nil)
 			s.queue.run("the first is on its way", time.Minute, s.says(first, v1alpha1.ConditionProvisioned, v1alpha1.ReasonStarting))
 		},
+		"provider out of reach": func(s *together, _ *v1alpha1.Proxy) {
+			s.cloud.Down(providers.NewError(providers.Unavailable, "", "", nil))
+		},
+		"credentials of the class refused": func(s *together, _ *v1alpha1.Proxy) {
+			s.cloud.Down(providers.NewError(providers.Auth, "", "", nil))
+		},
+		"name held by another owner": func(s *together, px *v1alpha1.Proxy) {
+			s.cloud.Hook(fake.MethodGet, func(call fake.Call) {
+				s.cloud.Hook(fake.MethodGet, nil)
+				s.cloud.Plant(s.class.Name, providers.Instance{Ref: providers.Ref{Name: call.Name}, Owner: providers.Owner{ClusterID: "cluster", UID: "another"}})
+			})
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newTogether(t, thirdParty, fake.Behaviour{})
@@ -254,10 +266,8 @@ func TestNeverTried_GoesAtOnce(t *testing.T) {
 			if s.get(px) != nil {
 				t.Error("it is still there")
 			}
-			for _, call := range s.cloud.Calls() {
-				if call.Name == providers.InstanceName("cluster", px.Name, px.UID) {
-					t.Errorf("the provider was called: %+v", call)
-				}
+			if n := s.cloud.Count(fake.MethodDelete); n != 0 {
+				t.Errorf("%d Deletes", n)
 			}
 		})
 	}

@@ -250,6 +250,23 @@ func TestRotation_ADeletedProxyGivesItsPlaceBack(t *testing.T) {
 	}
 }
 
+// TestWaitingForATurnCostsLittle: those that wait for their turn leave what the class may ask the provider for to those
+// whose turn it is.
+func TestWaitingForATurnCostsLittle(t *testing.T) {
+	const minutes = 20
+	r := newRotation(t, 60, 1)
+	calls := len(r.cloud.Calls())
+	r.rotate(newUserData)
+	r.queue.run("", minutes*time.Minute, nil)
+	// A replacement takes about a minute and a dozen calls.
+	if n := len(r.cloud.Calls()) - calls; n > 2*minutes*60 {
+		t.Errorf("%d calls in %d minutes", n, minutes)
+	}
+	if n := r.made(newUserData); n < minutes*2/3 {
+		t.Errorf("%d were replaced in %d minutes", n, minutes)
+	}
+}
+
 func TestRotation_OnDeleteOnlyReports(t *testing.T) {
 	r := newRotation(t, 20, 0, onDeletePolicy)
 	before, mutations := r.cloud.Instances(), r.cloud.Mutations()

@@ -115,6 +115,13 @@ func Decide(d Desired, r v1alpha1.Instance, o *Observed, now time.Time, t provid
 			return Action{Report, d.Hold.Reason, d.Hold.Message, t.Slow}
 		case d.Blind != nil:
 			return Action{Report, d.Blind.Reason, d.Blind.Message, t.Slow}
+		case o == nil:
+			return Action{Kind: Look}
+		case o.Err != nil:
+			// As long as the provider cannot be asked nothing is tried, and the Proxy can be deleted without it.
+			return failed(o.Err)
+		case o.Found && o.Instance.Owner.UID != d.UID:
+			return Action{Kind: Report, Reason: v1alpha1.ReasonNameCollision, After: t.Slow}
 		}
 		return Action{Kind: AddFinalizer}
 	}

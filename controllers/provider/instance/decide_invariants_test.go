@@ -96,7 +96,7 @@ func TestDecide_Invariants(t *testing.T) {
 		case RemoveFinalizer:
 			allowed = d.Finalizer && d.Deleting && d.Blind == nil && settled && (twice || (answered && o.Found && !mine))
 		case Look:
-			allowed = d.Finalizer && o == nil && d.Blind == nil
+			allowed = o == nil && d.Blind == nil && (d.Finalizer || (!d.Deleting && d.Hold == nil))
 		case Ignore:
 			allowed = d.Deleting && !d.Finalizer
 		}

@@ -94,7 +94,8 @@ func TestDecide(t *testing.T) {
 		reason   string
 	}{
 		// Before anything exists.
-		{"A1 the finalizer comes first", wanted(unfinalized), v1alpha1.Instance{}, nil, AddFinalizer, ""},
+		{"the provider is asked first", wanted(unfinalized), v1alpha1.Instance{}, nil, Look, ""},
+		{"A1 the finalizer comes before the intent", wanted(unfinalized), v1alpha1.Instance{}, absent, AddFinalizer, ""},
 		{"what cannot be made gets no finalizer", wanted(unfinalized, held), v1alpha1.Instance{}, nil, Report, v1alpha1.ReasonCloudInitError},
 		{"without a class no finalizer", wanted(unfinalized, blind), v1alpha1.Instance{}, nil, Report, v1alpha1.ReasonClassNotFound},
 		{"the provider is asked before an intent", wanted(), v1alpha1.Instance{}, nil, Look, ""},

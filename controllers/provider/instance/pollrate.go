@@ -22,6 +22,13 @@ func pollEvery(slow time.Duration, n int, l providers.Limits) time.Duration {
 	return max(slow, time.Duration(float64(n)/(PollShare*l.CallsPerSecond)*float64(time.Second)))
 }
 
+// turn is the time between two looks of one of n running Proxies that wait to be replaced. They ask the provider each time,
+// so that together they look no more often than a place can become free, a few times a second, and never use up the rate.
+func turn(least time.Duration, n, places int, l providers.Limits) time.Duration {
+	perSecond := min(float64(places), PollShare*l.CallsPerSecond)
+	return max(least, time.Duration(float64(n)/perSecond*float64(time.Second)))
+}
+
 // sizes counts the Proxies of classes, now and then.
 type sizes struct {
 	mu      sync.Mutex

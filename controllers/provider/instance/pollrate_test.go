@@ -40,3 +40,15 @@ func TestSizes_AreCountedNowAndThen(t *testing.T) {
 		t.Error("a failure was remembered")
 	}
 }
+
+func TestTurn_TheWaitingTogetherAreNoBurden(t *testing.T) {
+	limits := providers.Limits{CallsPerSecond: 10, Burst: 50}
+	for _, tt := range []struct {
+		n, places int
+		want      time.Duration
+	}{{1, 1, 10 * time.Second}, {300, 1, 300 * time.Second}, {300, 2, 150 * time.Second}, {300, 50, 120 * time.Second}, {0, 1, 10 * time.Second}} {
+		if got := turn(10*time.Second, tt.n, tt.places, limits); got != tt.want {
+			t.Errorf("%d waiting for %d places: %v, want %v", tt.n, tt.places, got, tt.want)
+		}
+	}
+}

@@ -189,6 +189,15 @@ func (r *Reconciler) resolve(ctx context.Context, s *subject) error {
 		d.Hold = s.unresolved
 		return nil
 	}
+	if s.cloudInit && px.Spec.CloudInit.SecretKeyRef != nil {
+		// The provider can judge a Secret's user data only now. It must do so before what runs is given up for it.
+		resolved := px.Spec.DeepCopy()
+		resolved.CloudInit = &v1alpha1.CloudInit{Inline: string(s.userData)}
+		if err := s.provider.ValidateSpec(resolved); err != nil {
+			d.Hold = &Finding{errorReason(err), providers.StableMessage(err)}
+			return nil
+		}
+	}
 	credentialsVersion := ""
 	if r.ResolveCredentials {
 		if s.credentials, credentialsVersion, d.Hold, err = credentials(ctx, r.Client, px); err != nil || d.Hold != nil {
@@ -245,7 +254,7 @@ func (r *Reconciler) pace(ctx context.Context, s *subject, a Action) (Action, er
 		at    func(*v1alpha1.Proxy) bool
 	)
 	switch {
-	case a.Kind == AddFinalizer || a.Kind == RecordIntent:
+	case a.Kind == AddFinalizer || a.Kind == RecordIntent || (a.Kind == Look && !s.desired.Finalizer):
 		b, limit, at = r.creates, ptr.Deref(s.class.Spec.MaxConcurrentCreates, DefaultMaxConcurrentCreates), beingCreated
 	case a.Kind == Delete && a.Reason == v1alpha1.ReasonSpecChanged:
 		b, limit, at = r.replacements, ptr.Deref(s.class.Spec.MaxConcurrentReplacements, DefaultMaxConcurrentReplacements), beingReplaced
@@ -265,6 +274,7 @@ func (r *Reconciler) pace(ctx context.Context, s *subject, a Action) (Action, er
 	if a.Kind == Delete {
 		// It goes on running until its turn.
 		wait.Reason = provisionedReason(s.px)
+		wait.After = turn(r.Timing.PollMax, b.waits(s.class.UID), int(limit), r.limits)
 	}
 	return wait, nil
 }
