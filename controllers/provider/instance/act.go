@@ -39,6 +39,13 @@ func (r *Reconciler) act(ctx context.Context, s *subject, a *Action) (more bool,
 	case Create:
 		return false, r.create(ctx, s, a, record)
 	case Delete:
+		if a.Reason == v1alpha1.ReasonSpecChanged {
+			if current, err := r.stillAsked(ctx, s); err != nil || !current {
+				r.replacements.free(s.key)
+				a.After = conflictRetry
+				return false, err
+			}
+		}
 		return false, r.delete(ctx, s, a, record)
 	case RecordMissing:
 		record.Name = s.name
@@ -122,6 +129,25 @@ func (r *Reconciler) create(ctx context.Context, s *subject, a *Action, record v
 	}
 	log.FromContext(ctx).V(1).Info("Asked for an instance", "instance", s.name, "zone", record.Zone, "attempt", record.Attempt, "outcome", outcome.Reason)
 	return nil
+}
+
+// stillAsked reads past the cache, after the look at the instance, what that should be made from. Nothing that is stored
+// keeps a leader that was held up, and knows only an old specification or Secret, from taking away what its successor made
+// for the new one: the decision is on what the provider has, and the deletion would be right about that.
+func (r *Reconciler) stillAsked(ctx context.Context, s *subject) (bool, error) {
+	px := &v1alpha1.Proxy{}
+	if err := r.Reader.Get(ctx, s.key, px); err != nil {
+		return false, fmt.Errorf("read Proxy %s past the cache: %w", s.key, err)
+	}
+	fresh := r.newSubject(px)
+	fresh.class, fresh.provider = s.class, s.provider
+	if px.UID != s.px.UID || fresh.desired.Deleting || fresh.desired.OnDelete {
+		return false, nil
+	}
+	if err := r.resolve(ctx, r.Reader, fresh); err != nil {
+		return false, err
+	}
+	return fresh.desired.Hold == nil && fresh.desired.Hash == s.desired.Hash, nil
 }
 
 // delete asks for the deletion of exactly the incarnation that was observed.

@@ -119,7 +119,7 @@ func (r *Reconciler) gather(ctx context.Context, px *v1alpha1.Proxy) (*subject, 
 	if s.desired.Deleting || s.provider == nil {
 		return s, nil
 	}
-	return s, r.resolve(ctx, s)
+	return s, r.resolve(ctx, r.Client, s)
 }
 
 func (r *Reconciler) newSubject(px *v1alpha1.Proxy) *subject {
@@ -169,8 +169,8 @@ func (r *Reconciler) openClass(ctx context.Context, s *subject) (mine bool, err 
 	return true, nil
 }
 
-// resolve finds what the instance should be made from, and what forbids to make it.
-func (r *Reconciler) resolve(ctx context.Context, s *subject) error {
+// resolve finds what the instance should be made from, and what forbids to make it. Secrets are read by reader.
+func (r *Reconciler) resolve(ctx context.Context, reader client.Reader, s *subject) error {
 	px, d := s.px, &s.desired
 	if err := s.provider.ValidateSpec(px.Spec.DeepCopy()); err != nil {
 		d.Hold = &Finding{errorReason(err), providers.StableMessage(err)}
@@ -182,7 +182,7 @@ func (r *Reconciler) resolve(ctx context.Context, s *subject) error {
 	}
 	var err error
 	s.cloudInit = px.Spec.CloudInit != nil
-	if s.userData, s.unresolved, err = userData(ctx, r.Client, px); err != nil {
+	if s.userData, s.unresolved, err = userData(ctx, reader, px); err != nil {
 		return err
 	}
 	if s.unresolved != nil {
@@ -200,7 +200,7 @@ func (r *Reconciler) resolve(ctx context.Context, s *subject) error {
 	}
 	credentialsVersion := ""
 	if r.ResolveCredentials {
-		if s.credentials, credentialsVersion, d.Hold, err = credentials(ctx, r.Client, px); err != nil || d.Hold != nil {
+		if s.credentials, credentialsVersion, d.Hold, err = credentials(ctx, reader, px); err != nil || d.Hold != nil {
 			return err
 		}
 	}
