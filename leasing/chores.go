@@ -149,7 +149,8 @@ func (a *Allocator) checkExclusive(px *v1alpha1.Proxy) {
 }
 
 // unclaim makes a proxy name no exclusive lease when the one it names holds it no more. A lease is named only after it was
-// created, so one that a list does not have is gone.
+// created, so one that a list does not have is gone. One that is still pending was named by a former leader whose write of
+// the binding may be under way: the lease is written first, so that such a write meets a conflict.
 func (a *Allocator) unclaim(ctx context.Context, c chore) error {
 	leases := &v1alpha1.ProxyLeaseList{}
 	for {
@@ -163,6 +164,11 @@ func (a *Allocator) unclaim(ctx context.Context, c chore) error {
 				a.onLease(lease)
 				return nil
 			}
+			if lease.UID == c.lease && record.Pending(lease) {
+				if holds, err := a.fence(ctx, lease); holds || err != nil {
+					return err
+				}
+			}
 		}
 		if leases.Continue == "" {
 			break
@@ -175,6 +181,31 @@ func (a *Allocator) unclaim(ctx context.Context, c chore) error {
 		return fmt.Errorf("free the proxy of an exclusive lease: %w", err)
 	}
 	return nil
+}
+
+// fence makes sure that nobody binds a pending lease by what was read of it before this leader came. holds: it was bound
+// already, and that was taken in.
+func (a *Allocator) fence(ctx context.Context, lease *v1alpha1.ProxyLease) (holds bool, err error) {
+	epoch := a.ledger.Epoch()
+	fenced, err := a.pipeline.Update(ctx, client.ObjectKeyFromObject(lease), lease.UID, func(l *v1alpha1.ProxyLease) *v1alpha1.ProxyLeaseStatus {
+		if !record.Pending(l) {
+			return nil
+		}
+		status := l.Status.DeepCopy()
+		status.GrantEpoch = epoch
+		return status
+	})
+	switch {
+	case errors.Is(err, grant.ErrGone):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("fence a lease that a former leader was granting: %w", err)
+	}
+	if record.Holds(fenced) {
+		a.onLease(fenced)
+		return true, nil
+	}
+	return false, nil
 }
 
 // carryCooldowns hands what a target must not see yet on, when the proxy that keeps it goes away.

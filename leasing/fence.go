@@ -46,13 +46,15 @@ func (f *Fence) Update(ctx context.Context, r resourcelock.LeaderElectionRecord)
 // watch counts a write from before it was sent: it took effect at that moment or later.
 func (f *Fence) watch(r resourcelock.LeaderElectionRecord, write func() error) error {
 	before := f.clock.Now()
+	mine := r.HolderIdentity == f.Identity()
+	if !mine {
+		f.renewed.Store(nil) // given up, and before anybody can take over
+	}
 	if err := write(); err != nil {
 		return err
 	}
-	if r.HolderIdentity == f.Identity() {
+	if mine {
 		f.renewed.Store(&before)
-	} else {
-		f.renewed.Store(nil) // given up
 	}
 	return nil
 }

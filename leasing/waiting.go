@@ -275,7 +275,7 @@ func (a *Allocator) pass() {
 		var taken *ledger.TakenError
 		switch {
 		case err == nil && v.served == nil:
-			go a.bind(types.UID(id), v, reservation)
+			a.pipeline.Go(func() { a.bind(types.UID(id), v, reservation) })
 		case err == nil || v.served != nil && errors.As(err, &taken):
 			v.served <- served{reservation, err}
 		case errors.As(err, &taken) && taken.Lease.UID == types.UID(id):

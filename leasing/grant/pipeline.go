@@ -62,10 +62,11 @@ type Pipeline struct {
 	// the write brings no news then. It must not block and may be nil.
 	OnProxy func(before, px *v1alpha1.Proxy)
 
-	once    sync.Once
-	slots   chan struct{}
-	busy    sync.WaitGroup
-	proxies [64]sync.Mutex
+	once  sync.Once
+	slots chan struct{}
+	busy  sync.WaitGroup
+	// proxies are locks that a context ends the wait for: they are held during calls.
+	proxies [64]chan struct{}
 }
 
 // Create writes an HTTP lease for which r was reserved: want plus the grant, in one write. keep says that the requester can
@@ -126,7 +127,10 @@ func (p *Pipeline) releaseAbandoned(ctx context.Context, lease *v1alpha1.ProxyLe
 	}
 }
 
-// Drain waits until no creation is under way, at most until ctx ends.
+// Go runs f, which Drain waits for.
+func (p *Pipeline) Go(f func()) { p.busy.Go(f) }
+
+// Drain waits until no grant is under way, at most until ctx ends.
 func (p *Pipeline) Drain(ctx context.Context) {
 	idle := make(chan struct{})
 	go func() {
@@ -336,7 +340,7 @@ func (p *Pipeline) readLive(ctx context.Context, key types.NamespacedName, lease
 // write makes one call that writes, in one of the writers' slots. A slot is taken for the call only and never for a pause:
 // writes that are not answered must not keep others from being sent.
 func (p *Pipeline) write(ctx context.Context, call func(context.Context) error) error {
-	p.once.Do(func() { p.slots = make(chan struct{}, writers) })
+	p.once.Do(p.init)
 	select {
 	case p.slots <- struct{}{}:
 	case <-ctx.Done():
@@ -384,9 +388,23 @@ func attempt(ctx context.Context, call func(context.Context) error) error {
 	return call(ctx)
 }
 
-// stripe serialises the writes of one Proxy by this process, so that they do not conflict with each other.
-func (p *Pipeline) stripe(key types.NamespacedName) *sync.Mutex {
+func (p *Pipeline) init() {
+	p.slots = make(chan struct{}, writers)
+	for i := range p.proxies {
+		p.proxies[i] = make(chan struct{}, 1)
+	}
+}
+
+// lockProxy serialises the writes of one Proxy by this process, so that they do not conflict with each other.
+func (p *Pipeline) lockProxy(ctx context.Context, key types.NamespacedName) (unlock func(), err error) {
+	p.once.Do(p.init)
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(key.String()))
-	return &p.proxies[h.Sum32()%uint32(len(p.proxies))]
+	stripe := p.proxies[h.Sum32()%uint32(len(p.proxies))]
+	select {
+	case stripe <- struct{}{}:
+		return func() { <-stripe }, nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("wait for the writes of proxy %s: %w", key, ctx.Err())
+	}
 }

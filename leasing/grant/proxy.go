@@ -17,11 +17,12 @@ import (
 // the resourceVersion it was decided on, and is decided again on a fresh read after a conflict: a paused leader's late
 // write can neither erase nor undo what its successor promised. Errors: ErrGone, what decide returns, or the API server's.
 func (p *Pipeline) UpdateProxy(ctx context.Context, key types.NamespacedName, uid types.UID, decide func(*v1alpha1.Proxy) (*v1alpha1.ProxyStatus, error)) (*v1alpha1.Proxy, error) {
-	stripe := p.stripe(key)
-	stripe.Lock()
-	defer stripe.Unlock()
+	unlock, err := p.lockProxy(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
 	px := &v1alpha1.Proxy{}
-	var err error
 	if known := p.Ledger.Proxy(key, uid); known != nil {
 		px = known.DeepCopy()
 	} else {

@@ -134,6 +134,13 @@ func (l *Ledger) Start(epoch int64, barrier string) {
 	l.epoch, l.barrier = epoch, barrier
 }
 
+// Epoch of the grants of this leader; 0 before it has recovered.
+func (l *Ledger) Epoch() int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.epoch
+}
+
 // Lookup finds a lease that has a slot.
 func (l *Ledger) Lookup(key types.NamespacedName) (Lease, bool) {
 	l.mu.Lock()

@@ -79,6 +79,7 @@ func Fill(ctx context.Context, live client.Reader, l *ledger.Ledger, namespaces 
 }
 
 func (r *Result) add(lease *v1alpha1.ProxyLease) {
+	r.Epoch = max(r.Epoch, lease.Status.GrantEpoch) // a lease that waits may have one too
 	if b, ok := record.BindingOf(lease); ok {
 		r.Epoch = max(r.Epoch, b.Epoch)
 	}

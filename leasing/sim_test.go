@@ -1,0 +1,410 @@
+package leasing
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
+	"crawl.example.com/egress-proxies-operator/leasing/httpapi"
+	"crawl.example.com/egress-proxies-operator/leasing/internal/fixture"
+	"crawl.example.com/egress-proxies-operator/leasing/record"
+	"crawl.example.com/egress-proxies-operator/leasing/wire"
+)
+
+var (
+	simSeed = flag.Uint64("sim.seed", 0, "run this schedule of the simulation only")
+	simRuns = flag.Int("sim.runs", 200, "schedules of the simulation")
+)
+
+const (
+	simProxies = 4
+	simClients = 8
+	// simTrouble is how long leaders change and calls fail; afterwards everything must come to rest.
+	simTrouble = 120 * time.Second
+)
+
+// hold is a proxy that a holder was told it may use.
+type hold struct {
+	lease        types.UID
+	proxy        types.UID
+	mode         v1alpha1.LeaseMode
+	since, until time.Time
+}
+
+// simWorld is one schedule.
+type simWorld struct {
+	seed      uint64
+	unchecked bool // the leadership is not asked for
+	api       *simAPI
+	quiet     bool
+
+	mu      sync.Mutex
+	holds   map[types.UID]*hold
+	doubles []string
+	broken  []string
+	granted int
+	leader  *simProcess
+	procs   []*simProcess
+}
+
+func (w *simWorld) badness() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.quiet {
+		return 0
+	}
+	return int(w.seed % 5 * 6)
+}
+
+func (w *simWorld) fail(format string, args ...any) {
+	w.broken = append(w.broken, fmt.Sprintf(format, args...))
+}
+
+// take notes that a holder was told that it has a proxy.
+func (w *simWorld) take(h hold) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.granted++
+	now := time.Now()
+	h.since = now
+	if !h.until.After(now) {
+		return // told, by the answer itself, that it is over
+	}
+	for _, other := range w.holds {
+		if other.proxy == h.proxy && other.lease != h.lease && other.until.After(now) &&
+			(other.mode == v1alpha1.LeaseExclusive || h.mode == v1alpha1.LeaseExclusive) {
+			w.doubles = append(w.doubles, fmt.Sprintf("at %s %+v although %+v", now, h, *other))
+		}
+	}
+	w.holds[h.lease] = &h
+}
+
+// drop notes that a holder gives its lease back, before it says so.
+func (w *simWorld) drop(lease types.UID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.holds, lease)
+}
+
+// changed sees every change of the API's objects.
+func (w *simWorld) changed(before, after client.Object) {
+	was, _ := before.(*v1alpha1.ProxyLease)
+	is, _ := after.(*v1alpha1.ProxyLease)
+	if was == nil {
+		return
+	}
+	w.mu.Lock()
+	h := w.holds[was.UID]
+	ended := is == nil || record.Finished(is)
+	if h != nil && ended && h.until.After(time.Now()) {
+		w.fail("lease %s ended although it was promised until %s: %+v", was.UID, h.until, is)
+	}
+	if ended {
+		delete(w.holds, was.UID)
+	}
+	if is != nil {
+		b, bound := record.BindingOf(was)
+		if c, ok := record.BindingOf(is); bound && (!ok || c.ProxyUID != b.ProxyUID) {
+			w.fail("lease %s moved from %s to %s", was.UID, b.ProxyUID, c.ProxyUID)
+		}
+	}
+	w.mu.Unlock()
+	if is == nil || ended || is.Spec.Grant != nil || is.Labels["cr"] == "" {
+		return
+	}
+	// The holder of an object is told by the object.
+	if b, ok := record.BindingOf(is); ok {
+		w.mu.Lock()
+		_, known := w.holds[is.UID]
+		w.mu.Unlock()
+		if _, before := record.BindingOf(was); known || !before {
+			w.mu.Lock()
+			delete(w.holds, is.UID)
+			w.mu.Unlock()
+			w.take(hold{lease: is.UID, proxy: b.ProxyUID, mode: is.Spec.Mode, until: record.Expiry(is)})
+		}
+	}
+}
+
+func (w *simWorld) pick(r *rand.Rand) *simProcess {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.leader != nil && r.IntN(3) > 0 {
+		return w.leader
+	}
+	return w.procs[r.IntN(len(w.procs))]
+}
+
+// caller asks for leases by HTTP until the trouble is over.
+func (w *simWorld) caller(n int, until time.Time) {
+	r := rand.New(rand.NewPCG(w.seed, uint64(n)+1000))
+	for i := 0; time.Now().Before(until); i++ {
+		request := httpapi.LeaseRequest{
+			Namespace: "team", Holder: fmt.Sprint("h", n%3), Mode: v1alpha1.LeaseShared, TTLSeconds: 10 + int32(r.IntN(60)),
+			Key: fmt.Sprint(n, "-", i), Wait: time.Duration(r.IntN(3)*5) * time.Second, Selector: map[string]string{},
+		}
+		if r.IntN(3) == 0 {
+			request.Mode = v1alpha1.LeaseExclusive
+		}
+		lease, ok := w.lease(r, request)
+		if !ok {
+			_ = pause(context.Background(), time.Duration(r.IntN(2000))*time.Millisecond)
+			continue
+		}
+		_ = pause(context.Background(), time.Duration(r.IntN(12_000))*time.Millisecond)
+		if r.IntN(3) == 0 {
+			w.renew(r, lease)
+			_ = pause(context.Background(), time.Duration(r.IntN(12_000))*time.Millisecond)
+		}
+		if r.IntN(4) == 0 {
+			continue // forgotten: it expires
+		}
+		w.drop(lease.Ref.UID)
+		for range 20 {
+			if w.on(w.pick(r), func(ctx context.Context, b Backend) error { return b.Release(ctx, lease.Ref) }) == nil {
+				break
+			}
+		}
+	}
+}
+
+// on makes a call of a process; what a dead or frozen process would answer is not heard.
+func (w *simWorld) on(p *simProcess, call func(context.Context, Backend) error) error {
+	ctx, cancel := context.WithTimeout(p.ctx, time.Minute)
+	defer cancel()
+	err := call(ctx, p.backend)
+	p.gate()
+	if p.dead() {
+		return errGone
+	}
+	return err
+}
+
+func (w *simWorld) lease(r *rand.Rand, request httpapi.LeaseRequest) (lease httpapi.Lease, ok bool) {
+	for range 4 {
+		err := w.on(w.pick(r), func(ctx context.Context, b Backend) (err error) {
+			lease, _, err = b.Lease(ctx, request)
+			return err
+		})
+		if err == nil {
+			w.take(hold{lease: lease.Ref.UID, proxy: w.uidOf(lease.Proxy.Name), mode: lease.Mode, until: lease.ExpireTime})
+			return lease, true
+		}
+		if refused, is := errors.AsType[*httpapi.Error](err); is && refused.Code == wire.CodeKeyConsumed {
+			return lease, false
+		}
+		_ = pause(context.Background(), time.Duration(1+r.IntN(1500))*time.Millisecond)
+	}
+	return lease, false
+}
+
+func (w *simWorld) renew(r *rand.Rand, lease httpapi.Lease) {
+	var renewed httpapi.Lease
+	if w.on(w.pick(r), func(ctx context.Context, b Backend) (err error) {
+		renewed, err = b.Renew(ctx, lease.Ref)
+		return err
+	}) != nil {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if h := w.holds[lease.Ref.UID]; h != nil && renewed.ExpireTime.After(h.until) {
+		h.until = renewed.ExpireTime
+	}
+}
+
+// applicant asks for leases by objects.
+func (w *simWorld) applicant(n int, until time.Time) {
+	r := rand.New(rand.NewPCG(w.seed, uint64(n)+2000))
+	for i := 0; time.Now().Before(until); i++ {
+		lease := fixture.Lease("team", fmt.Sprint("cr-", n, "-", i), func(l *v1alpha1.ProxyLease) {
+			l.Labels = map[string]string{"cr": "true"}
+			l.Spec.TTLSeconds, l.Spec.Holder = 10+int32(r.IntN(60)), fmt.Sprint("h", n%3)
+			if r.IntN(3) == 0 {
+				l.Spec.Mode = v1alpha1.LeaseExclusive
+			}
+		})
+		_ = w.api.create(lease)
+		_ = pause(context.Background(), time.Duration(r.IntN(25_000))*time.Millisecond)
+		if r.IntN(4) > 0 {
+			w.drop(lease.UID)
+			_ = w.api.remove(idOf(lease), nil)
+		}
+	}
+}
+
+// elect lets leaders come and go: some are killed, some frozen and woken up later, some hand over.
+func (w *simWorld) elect(until time.Time) {
+	r := rand.New(rand.NewPCG(w.seed, 3))
+	for n := 0; ; n++ {
+		p := newSimProcess(w, fmt.Sprint("leader", n))
+		w.mu.Lock()
+		w.procs, w.leader = append(w.procs, p), p
+		w.mu.Unlock()
+		ctx, resign := context.WithCancel(p.ctx)
+		p.lead(ctx)
+		reign := time.Now().Add(time.Duration(5_000+r.IntN(40_000)) * time.Millisecond)
+		if w.seed%7 == 0 {
+			reign = until
+		}
+		for time.Now().Before(reign) && time.Now().Before(until) {
+			_ = pause(context.Background(), simRetryPeriod)
+			p.renew()
+		}
+		if !time.Now().Before(until) {
+			resign()
+			w.mu.Lock()
+			w.quiet = true
+			w.mu.Unlock()
+			p.kill()
+			return
+		}
+		switch r.IntN(3) {
+		case 0:
+			p.kill()
+			_ = pause(context.Background(), simLeaseDuration)
+		case 1:
+			p.freeze()
+			w.mu.Lock()
+			w.leader = nil
+			w.mu.Unlock()
+			time.AfterFunc(simLeaseDuration+time.Duration(r.IntN(30_000))*time.Millisecond, p.thaw)
+			time.AfterFunc(simLeaseDuration+time.Duration(30_000+r.IntN(20_000))*time.Millisecond, p.kill)
+			_ = pause(context.Background(), simLeaseDuration)
+		default:
+			resign()
+			<-p.done
+			p.renewed.Store(nil)
+			p.kill()
+		}
+		resign()
+	}
+}
+
+// run carries one schedule out and returns its world.
+func run(t *testing.T, seed uint64, change func(*simWorld)) *simWorld {
+	w := &simWorld{seed: seed, holds: map[types.UID]*hold{}, api: &simAPI{objects: map[simID]client.Object{}}}
+	change(w)
+	synctest.Test(t, func(t *testing.T) {
+		for i := range simProxies {
+			px := fixture.Proxy("team", fmt.Sprint("p", i), fixture.Capacity(3))
+			_ = w.api.create(px)
+		}
+		w.api.onChange = w.changed
+		until := time.Now().Add(simTrouble)
+		follower := newSimProcess(w, "follower")
+		w.procs = append(w.procs, follower)
+		var all sync.WaitGroup
+		all.Go(func() { w.elect(until) })
+		_ = pause(context.Background(), time.Millisecond)
+		for i := range simClients {
+			all.Go(func() { w.caller(i, until) })
+			all.Go(func() { w.applicant(i, until) })
+		}
+		all.Wait()
+		_ = pause(context.Background(), 2*time.Minute) // what is late has come by then
+		w.rest()
+		follower.lead(canceled())
+		<-follower.done
+		follower.kill()
+		_ = pause(context.Background(), time.Minute)
+		synctest.Wait()
+	})
+	return w
+}
+
+func canceled() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}
+
+// rest lets a last leader put everything in order, and looks for slots that are not free again.
+func (w *simWorld) rest() {
+	p := newSimProcess(w, "last")
+	w.mu.Lock()
+	w.leader, w.procs = p, append(w.procs, p)
+	w.mu.Unlock()
+	ctx, resign := context.WithCancel(p.ctx)
+	p.lead(ctx)
+	for range 90 {
+		_ = pause(context.Background(), simRetryPeriod)
+		p.renew()
+		w.api.mu.Lock()
+		var waiting []*v1alpha1.ProxyLease
+		for _, o := range w.api.objects {
+			if lease, ok := o.(*v1alpha1.ProxyLease); ok && record.Pending(lease) {
+				waiting = append(waiting, lease)
+			}
+		}
+		w.api.mu.Unlock()
+		for _, lease := range waiting { // nobody wants them any more
+			_ = w.api.remove(idOf(lease), nil)
+		}
+	}
+	for i := range simProxies {
+		name := fmt.Sprint("p", i)
+		_, _, problem := p.backend.Lease(ctx, httpapi.LeaseRequest{
+			Namespace: "team", Proxy: name, Mode: v1alpha1.LeaseExclusive, Holder: "last", Key: name, Wait: 5 * time.Second, TTLSeconds: 60,
+		})
+		if problem != nil {
+			w.fail("proxy %s is not free at the end: %v", name, problem)
+		}
+	}
+	if n := p.backend.waiting.len(); n != 0 {
+		w.fail("%d wait at the end", n)
+	}
+	resign()
+	<-p.done
+	p.kill()
+}
+
+// simulate runs schedules and reports how many of them show doubles.
+func simulate(t *testing.T, change func(*simWorld), check func(*simWorld)) (doubled, granted int) {
+	first, runs := uint64(1), *simRuns
+	if testing.Short() {
+		runs = min(runs, 20)
+	}
+	if *simSeed != 0 {
+		first, runs = *simSeed, 1
+	}
+	for seed := first; seed < first+uint64(runs); seed++ {
+		w := run(t, seed, change)
+		granted += w.granted
+		if len(w.doubles) > 0 {
+			doubled++
+		}
+		check(w)
+	}
+	t.Logf("%d schedules, %d grants, doubles in %d", runs, granted, doubled)
+	return doubled, granted
+}
+
+// The real allocators of one leader after another, over an API server that delays, drops, refuses and answers wrongly, give
+// no exclusive proxy to two, lose no lease that was promised and leak no slot.
+func TestSimulationKeepsEveryPromise(t *testing.T) {
+	simulate(t, func(*simWorld) {}, func(w *simWorld) {
+		for _, problem := range append(w.doubles, w.broken...) {
+			t.Errorf("seed %d (-sim.seed=%d): %s", w.seed, w.seed, problem)
+		}
+	})
+}
+
+// uidOf is the UID of the proxy that an answer names.
+func (w *simWorld) uidOf(name string) types.UID {
+	px := &v1alpha1.Proxy{}
+	if w.api.get(simID{"Proxy", types.NamespacedName{Namespace: "team", Name: name}}, px) != nil {
+		panic("no proxy " + name)
+	}
+	return px.UID
+}
