@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -259,8 +260,23 @@ func TestClientCrawls(t *testing.T) {
 			if _, err := from.Acquire(t.Context(), request); !errors.Is(err, client.ErrNoProxy) {
 				t.Errorf("the cooling proxy: %v", err)
 			}
+			from.Close()
+			eventually(t, "nothing of the client runs", clientRuns)
 		})
 	}
+}
+
+// clientRuns shows the goroutines that are in the client's packages; empty when there are none.
+func clientRuns() string {
+	all := make([]byte, 4<<20)
+	all = all[:runtime.Stack(all, true)]
+	var found []string
+	for stack := range strings.SplitSeq(string(all), "\n\n") {
+		if strings.Contains(stack, "/leasing/client") {
+			found = append(found, stack)
+		}
+	}
+	return strings.Join(found, "\n\n")
 }
 
 // The instance behind a lease is replaced: its holder learns of it without waiting for a renewal.

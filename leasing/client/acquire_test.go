@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -64,7 +65,7 @@ func TestAcquireSettlesWhatIsUncertain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				m := newModel()
-				m.fault = func(n int, _ modelCall) fault {
+				m.breaks(func(n int, _ modelCall) fault {
 					if n < len(c.faults) {
 						if f := c.faults[n]; f != (fault{}) {
 							return f
@@ -72,7 +73,7 @@ func TestAcquireSettlesWhatIsUncertain(t *testing.T) {
 						return fault{requestLost: true}
 					}
 					return fault{}
-				}
+				})
 				lease := acquire(t, m.client(t), Request{})
 				defer closeLease(t, lease)
 				var attempts []modelCall
@@ -115,7 +116,7 @@ func TestAcquireReturnsRefusalsAtOnce(t *testing.T) {
 		t.Run(c.code, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				m := newModel()
-				m.fault = func(int, modelCall) fault { return fault{status: c.status, code: c.code} }
+				m.breaks(func(int, modelCall) fault { return fault{status: c.status, code: c.code} })
 				_, err := m.client(t).Acquire(t.Context(), Request{Key: "mine"})
 				var e *Error
 				if !errors.As(err, &e) || e.Status != c.status || e.Code != c.code || c.is != nil && !errors.Is(err, c.is) || errors.Is(err, ErrNoProxy) {
@@ -139,7 +140,7 @@ func TestAcquireTellsAWrongURL(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				m := newModel()
-				m.fault = func(int, modelCall) fault { return f }
+				m.breaks(func(int, modelCall) fault { return f })
 				_, err := m.client(t).Acquire(t.Context(), Request{})
 				if err == nil || !strings.Contains(err.Error(), "API") || len(m.said()) != 1 {
 					t.Fatalf("%v", err)
@@ -265,7 +266,7 @@ func TestLeaseThatEndsUnknownIsFollowedByAnother(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				m := newModel()
-				m.fault = func(n int, _ modelCall) fault { return spoil(m, n) }
+				m.breaks(func(n int, _ modelCall) fault { return spoil(m, n) })
 				lease := acquire(t, m.client(t), Request{TTL: 10 * time.Second})
 				defer closeLease(t, lease)
 				if m.living() != 1 || lease.Err() != nil {
@@ -298,16 +299,16 @@ func TestBrokenOffAcquireLeavesNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				m := newModel()
-				broken := true
-				m.fault = func(n int, c modelCall) fault {
-					if !broken {
+				var mended atomic.Bool
+				m.breaks(func(n int, c modelCall) fault {
+					if mended.Load() {
 						return fault{}
 					}
 					return f(n)
-				}
+				})
 				ctx, cancel := context.WithTimeoutCause(t.Context(), 10*time.Second, errors.New("time is up"))
 				defer cancel()
-				context.AfterFunc(ctx, func() { broken = false })
+				context.AfterFunc(ctx, func() { mended.Store(true) })
 				c := m.client(t)
 				if _, err := c.Acquire(ctx, Request{}); err == nil || name != "refused in the end" && !strings.Contains(err.Error(), "time is up") {
 					t.Fatal(err)
@@ -324,7 +325,7 @@ func TestBrokenOffAcquireLeavesNothing(t *testing.T) {
 func TestCloseOfTheClientIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newModel()
-		m.fault = func(int, modelCall) fault { return fault{replyLost: true} }
+		m.breaks(func(int, modelCall) fault { return fault{replyLost: true} })
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		c := m.client(t)
@@ -358,7 +359,7 @@ func TestErrorsSayWhatAndRepeatNoSecrets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newModel()
 		lease := acquire(t, m.client(t), Request{})
-		m.fault = func(int, modelCall) fault { return fault{requestLost: true} }
+		m.breaks(func(int, modelCall) fault { return fault{requestLost: true} })
 		err := lease.Close(t.Context())
 		text := fmt.Sprintf("%v %+v %q", err, err, err)
 		if err == nil || strings.Contains(text, "proof") || strings.Contains(text, "secret-token") || !strings.Contains(text, "connection reset") {

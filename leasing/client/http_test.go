@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -93,7 +95,7 @@ func TestCallsOverRealSockets(t *testing.T) {
 // Trouble with TLS does not go away, so it is told instead of being tried again.
 func TestTLSTroubleIsTold(t *testing.T) {
 	api := httptest.NewUnstartedServer(&smallAPI{})
-	api.Config.ErrorLog = nil
+	api.Config.ErrorLog = log.New(io.Discard, "", 0)
 	api.StartTLS()
 	defer api.Close()
 	plain := httptest.NewServer(&smallAPI{})

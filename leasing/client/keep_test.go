@@ -72,7 +72,7 @@ func TestHolderNeverBelievesTooLong(t *testing.T) {
 			m := newModel()
 			m.offset = time.Duration(r.Int64N(int64(48*time.Hour))) - 24*time.Hour
 			bad := float64(seed%4) * 0.25
-			m.fault = func(_ int, c modelCall) fault {
+			m.breaks(func(_ int, c modelCall) fault {
 				f := fault{before: time.Duration(r.Int64N(int64(300 * time.Millisecond))), after: time.Duration(r.Int64N(int64(300 * time.Millisecond)))}
 				if r.Float64() >= bad {
 					return f
@@ -92,7 +92,7 @@ func TestHolderNeverBelievesTooLong(t *testing.T) {
 					f.status, f.code, f.retryAfter = 429, wire.CodeTooManyRequests, 1+r.IntN(60)
 				}
 				return f
-			}
+			})
 			c := m.client(t)
 			lease := acquire(t, c, Request{TTL: 30 * time.Second})
 			state := m.of(lease)
@@ -108,7 +108,7 @@ func TestHolderNeverBelievesTooLong(t *testing.T) {
 			if lease.Err() != nil && bad < 0.5 {
 				t.Errorf("seed %d: %v", seed, lease.Err())
 			}
-			m.fault = nil
+			m.breaks(nil)
 			closeLease(t, lease)
 			c.Close()
 			if n := m.living(); n != 0 {
@@ -131,7 +131,7 @@ func TestLeaseIsLostWhenNobodyConfirmsIt(t *testing.T) {
 				lease := acquire(t, m.client(t), Request{TTL: 100 * time.Second})
 				begun := time.Now()
 				m.said()
-				m.fault = func(int, modelCall) fault { return f }
+				m.breaks(func(int, modelCall) fault { return f })
 				<-lease.Done()
 				if took := time.Since(begun); took != 100*time.Second {
 					t.Errorf("lost after %v", took)
@@ -146,7 +146,7 @@ func TestLeaseIsLostWhenNobodyConfirmsIt(t *testing.T) {
 				if _, err := lease.Transport().RoundTrip(get(t, "http://x.example/")); !errors.Is(err, ErrLost) {
 					t.Errorf("the transport answers %v", err)
 				}
-				m.fault = nil
+				m.breaks(nil)
 				m.said()
 				// Nobody has said that it is over: it is given back.
 				closeLease(t, lease)
@@ -174,9 +174,9 @@ func TestLeaseOutlivesAnOutage(t *testing.T) {
 				m := newModel()
 				lease := acquire(t, m.client(t), Request{TTL: 100 * time.Second})
 				sleep(t.Context(), 50*time.Second)
-				m.fault = func(int, modelCall) fault { return f }
+				m.breaks(func(int, modelCall) fault { return f })
 				sleep(t.Context(), 30*time.Second)
-				m.fault = nil
+				m.breaks(nil)
 				sleep(t.Context(), time.Hour)
 				if err := lease.Err(); err != nil {
 					t.Error(err)
@@ -296,7 +296,7 @@ func TestReportIsSettled(t *testing.T) {
 		defer closeLease(t, lease)
 		m.said()
 		lost := 3
-		m.fault = func(int, modelCall) fault { lost--; return fault{replyLost: lost >= 0} }
+		m.breaks(func(int, modelCall) fault { lost--; return fault{replyLost: lost >= 0} })
 		if err := lease.Report(t.Context(), "x.example", RateLimited, 90*time.Second+1); err != nil {
 			t.Fatal(err)
 		}
@@ -307,19 +307,19 @@ func TestReportIsSettled(t *testing.T) {
 		if r := said[3].report; r.Target != "x.example" || r.Result != "rate_limited" || *r.RetryAfterSeconds != 91 {
 			t.Fatalf("%+v", r)
 		}
-		m.fault = func(int, modelCall) fault {
+		m.breaks(func(int, modelCall) fault {
 			return fault{status: 422, code: wire.CodeInvalidField}
-		}
+		})
 		if err := lease.Report(t.Context(), "X", OK, 0); !errors.Is(err, ErrInvalid) || len(m.said()) != 1 {
 			t.Fatal(err)
 		}
-		m.fault = func(int, modelCall) fault { return fault{requestLost: true} }
+		m.breaks(func(int, modelCall) fault { return fault{requestLost: true} })
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		if err := lease.Report(ctx, "x.example", OK, 0); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, errReset) {
 			t.Fatal(err)
 		}
-		m.fault = nil
+		m.breaks(nil)
 	})
 }
 
@@ -343,7 +343,7 @@ func TestCloseGivesTheProxyBack(t *testing.T) {
 					t.Fatal(err)
 				}
 				lost := 2
-				m.fault = func(int, modelCall) fault { lost--; return fault{requestLost: lost >= 0} }
+				m.breaks(func(int, modelCall) fault { lost--; return fault{requestLost: lost >= 0} })
 				m.said()
 				var wg sync.WaitGroup
 				for range 4 {
@@ -372,7 +372,7 @@ func TestCloseIsBoundedAndMayBeRepeated(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				m := newModel()
 				lease := acquire(t, m.client(t), Request{})
-				m.fault = func(int, modelCall) fault { return fault{before: time.Hour} }
+				m.breaks(func(int, modelCall) fault { return fault{before: time.Hour} })
 				ctx, cancel := context.WithTimeout(t.Context(), limit)
 				defer cancel()
 				begun := time.Now()
@@ -382,7 +382,7 @@ func TestCloseIsBoundedAndMayBeRepeated(t *testing.T) {
 				if took := time.Since(begun); took != min(limit, releaseTimeout) {
 					t.Errorf("took %v", took)
 				}
-				m.fault = nil
+				m.breaks(nil)
 				closeLease(t, lease)
 				if m.living() != 0 {
 					t.Error("the lease lives")

@@ -248,6 +248,13 @@ func answer(r *http.Request, status int, media, body string) *http.Response {
 	return a
 }
 
+// breaks changes what goes wrong from now on; nil: nothing.
+func (m *model) breaks(f func(n int, c modelCall) fault) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.fault = f
+}
+
 // of is the API's side of a lease.
 func (m *model) of(l *Lease) *modelLease {
 	m.mu.Lock()

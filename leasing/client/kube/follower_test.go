@@ -80,6 +80,14 @@ func (s *server) last() *watch.RaceFreeFakeWatcher {
 	return s.watches[len(s.watches)-1]
 }
 
+// begun counts the watches.
+func (s *server) begun() int {
+	synctest.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.watches)
+}
+
 func (s *server) wants(t *testing.T, want ...string) {
 	t.Helper()
 	s.mu.Lock()
@@ -199,7 +207,7 @@ func TestFollowerIsPatient(t *testing.T) {
 			got := following(t, f, t.Context())
 			for range 10_000 {
 				pass(100 * time.Millisecond)
-				if synctest.Wait(); len(s.watches) > 0 {
+				if s.begun() > 0 {
 					break
 				}
 			}
