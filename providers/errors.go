@@ -35,7 +35,7 @@ const (
 // and goes to the log and the span only, since ids and times in it would cause endless status writes.
 type Error struct {
 	Reason Reason
-	// Op is what was being done, for example "create instance".
+	// Op is what was being done, for example "create instance"; where it is empty, providers/guard fills it in.
 	Op string
 	// Field is the path of the field that is wrong, for InvalidSpec.
 	Field string
@@ -66,7 +66,8 @@ func (e *Error) Error() string {
 // Unwrap gives the raw error.
 func (e *Error) Unwrap() error { return e.Err }
 
-// NewError makes an error of the taxonomy.
+// NewError makes an error of the taxonomy; op, message and raw may be empty. It gives an *Error so that its fields can be
+// set. A function that passes it on should return error: a nil *Error in an error is not nil.
 func NewError(reason Reason, op, message string, raw error) *Error {
 	return &Error{Reason: reason, Op: op, Message: message, Err: raw}
 }

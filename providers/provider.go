@@ -44,18 +44,18 @@ type Provider interface {
 	ValidateSpec(spec *v1alpha1.ProxySpec) error
 	// Create starts making an instance and returns before it runs. A nil error or AlreadyExists means accepted, nothing
 	// more. It is idempotent by req.Name, also for calls at the same time from several processes. What holds the name for
-	// another owner, or for none, is a Conflict. It never says NotFound.
+	// another owner, or for none, is a Conflict; what holds it and does not show yet is accepted. It never says NotFound.
 	Create(ctx context.Context, req CreateRequest) (Receipt, error)
 	// Get is the only proof of existence. It returns what holds the name now, whoever owns it and whatever ref.ID says.
 	// NotFound means that nothing does: an instance that is being deleted is returned with StateTerminating, and any doubt is
-	// Unavailable. With ref.Zone only that place is looked at; without it every place where the instance could be, or
-	// Unavailable.
+	// Unavailable. With ref.Zone only that place is looked at, also when the class does not name it any more; without it every
+	// place where the instance could be, or Unavailable.
 	Get(ctx context.Context, ref Ref) (Instance, error)
 	// Delete starts deleting. A nil error or NotFound means accepted; it is no proof of absence. When ref.ID is set, no
 	// other incarnation may be touched; what does not carry the mark of this cluster never is, and is a Conflict or NotFound.
 	Delete(ctx context.Context, ref Ref) error
 	// List returns all instances of this cluster and class, those that are being deleted too, with the same Ref, Owner, Hash
-	// and CreatedAt as Get. A partial list is an error, without instances.
+	// and CreatedAt as Get, in all places that the account reaches. A partial list is an error, without instances.
 	List(ctx context.Context) ([]Instance, error)
 	// Place chooses the zone or host for a new instance before the intent is stored, without any I/O: the one that spec
 	// names, else the same one for the same question, leaving out those in tried as long as another is left; "" where the

@@ -26,8 +26,8 @@ func newClass(name string) *v1alpha1.ProviderClass {
 
 func TestConformance(t *testing.T) {
 	for name, b := range map[string]fake.Behaviour{
-		"at once":        {},
-		"late":           {Visible: 5 * time.Second, Start: 20 * time.Second, Stop: 10 * time.Second, Operations: true, MaxUserData: 1000},
+		"at once":        {Wakes: true},
+		"late":           {Visible: 5 * time.Second, Start: 20 * time.Second, Stop: 10 * time.Second, Operations: true, MaxUserData: 1000, Wakes: true},
 		"in three zones": {Start: 5 * time.Second, Stop: 5 * time.Second, Zones: []string{"a", "b", "c"}, Wakes: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -40,6 +40,10 @@ func TestConformance(t *testing.T) {
 func harness(b fake.Behaviour) providertest.Harness {
 	clock := clocktesting.NewFakeClock(time.Unix(1e9, 0))
 	cloud := fake.NewCloud(clock, b)
+	var missing map[string]func(*providers.CreateRequest)
+	if len(b.Zones) > 0 {
+		missing = map[string]func(*providers.CreateRequest){"its zone": func(req *providers.CreateRequest) { req.Zone = "z" }}
+	}
 	return providertest.Harness{
 		Factory:  &fake.Factory{Cloud: cloud},
 		Runtime:  providers.Runtime{ClusterID: "cluster", Clock: clock},
@@ -66,17 +70,32 @@ func harness(b fake.Behaviour) providertest.Harness {
 			if reason == providers.Capacity {
 				methods = append(methods, fake.MethodCreate)
 			}
-			cloud.Down(providers.NewError(reason, "", "", nil), methods...)
+			err := providers.NewError(reason, "", "", nil)
+			if reason == providers.RateLimited {
+				err.RetryAfter = retryAfter
+			}
+			cloud.Down(err, methods...)
 			return func() { cloud.Down(nil) }
 		},
-		Hang: cloud.Stall,
+		RetryAfter: retryAfter,
+		Hang:       cloud.Stall,
+		Shrink: func() func() {
+			fewer := b
+			fewer.Zones = fewer.Zones[:len(fewer.Zones)-1]
+			cloud.SetBehaviour(fewer)
+			return func() { cloud.SetBehaviour(b) }
+		},
+		Missing: missing,
 	}
 }
+
+// retryAfter is what the cloud asks of those who call too often.
+const retryAfter = 7 * time.Second
 
 // The guard must not change what a provider means.
 func TestConformance_Guarded(t *testing.T) {
 	providertest.Run(t, func(*testing.T) providertest.Harness {
-		h := harness(fake.Behaviour{Start: 5 * time.Second, Stop: 5 * time.Second})
+		h := harness(fake.Behaviour{Start: 5 * time.Second, Stop: 5 * time.Second, Wakes: true})
 		inner := h.Factory.(*fake.Factory)
 		// Nobody moves the clock for a call that waits for its turn.
 		inner.Rate = providers.Limits{CallsPerSecond: 1e6, Burst: 1e6}

@@ -132,6 +132,9 @@ func (p *provider) Create(ctx context.Context, req providers.CreateRequest) (pro
 	c := p.cloud
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if zones := c.behaviour.Zones; len(zones) > 0 && !slices.Contains(zones, req.Zone) {
+		return providers.Receipt{}, providers.InvalidField("spec.placement.zone", "is not one of %q", zones)
+	}
 	for _, m := range c.machines {
 		if m.instance.Name != req.Name || m.instance.Zone != req.Zone {
 			continue

@@ -9,10 +9,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
@@ -39,11 +42,12 @@ func TestConformance(t *testing.T) {
 	}
 	ticker := time.NewTicker(20 * time.Millisecond)
 	t.Cleanup(ticker.Stop)
+	informers := newInformers(t, env.Config, namespace)
 	providertest.Run(t, func(t *testing.T) providertest.Harness {
 		gate := &gate{Client: env.Client}
 		return providertest.Harness{
 			Factory:   pagedFactory{NewFactory()},
-			Runtime:   providers.Runtime{ClusterID: namespace, Client: gate, Reader: gate, Clock: clock.RealClock{}},
+			Runtime:   providers.Runtime{ClusterID: namespace, Client: gate, Reader: gate, Informers: informers, Clock: clock.RealClock{}},
 			Namespace: namespace,
 			Class:     func(name string) *v1alpha1.ProviderClass { return named(name, nil) },
 			Spec:      valid,
@@ -89,20 +93,50 @@ func TestConformance(t *testing.T) {
 					}
 				})
 			},
-			Fail: gate.fail,
-			Hang: gate.hang,
+			Fail:       gate.fail,
+			Hang:       gate.hang,
+			RetryAfter: retryAfter,
 			// The API server forgets where a list that takes long was to go on.
-			Partial: func() func() {
-				return gate.refuse(func(c call) error {
-					if !c.continues {
-						return nil
-					}
-					return apierrors.NewResourceExpired("the provided continue parameter is too old")
-				})
+			Partial: map[string]providertest.Partial{"a later page": {
+				Hide: func() func() {
+					gate.set(func() { gate.shown = 0 })
+					return gate.refuse(func(c call) error {
+						if !c.continues {
+							return nil
+						}
+						return apierrors.NewResourceExpired("the provided continue parameter is too old")
+					})
+				},
+				Shown: gate.listed,
+			}},
+			Missing: map[string]func(*providers.CreateRequest){
+				"its namespace": func(req *providers.CreateRequest) { req.Owner.Namespace = namespace + "-missing" },
 			},
 		}
 	})
 }
+
+// newInformers watch a namespace until the test ends.
+func newInformers(t *testing.T, config *rest.Config, namespace string) cache.Cache {
+	t.Helper()
+	informers, err := cache.New(config, cache.Options{DefaultNamespaces: map[string]cache.Config{namespace: {}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- informers.Start(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return informers
+}
+
+// retryAfter is what the API server asks of those who call too often.
+const retryAfter = time.Second
 
 // conformancePage makes a few pods several pages.
 const conformancePage = 3
@@ -125,6 +159,7 @@ type gate struct {
 
 	mu      sync.Mutex
 	calls   int
+	shown   int
 	refusal func(call) error
 	held    chan struct{}
 }
@@ -141,6 +176,13 @@ func (g *gate) count() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.calls
+}
+
+// listed is how many pods lists have shown.
+func (g *gate) listed() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.shown
 }
 
 func (g *gate) refuse(refusal func(call) error) (restore func()) {
@@ -170,7 +212,7 @@ func (g *gate) fail(reason providers.Reason) (restore func()) {
 		case providers.Auth:
 			return apierrors.NewUnauthorized("token 4711 has expired")
 		case providers.RateLimited:
-			return apierrors.NewTooManyRequests("too many requests, please try again later", 1)
+			return apierrors.NewTooManyRequests("too many requests, please try again later", int(retryAfter/time.Second))
 		case providers.Capacity:
 			if pod, ok := c.object.(*corev1.Pod); ok && c.verb == "create" {
 				return apierrors.NewForbidden(corev1.Resource("pods"), pod.Name, errors.New("exceeded quota: small, requested: pods=1, used: pods=4, limited: pods=4"))
@@ -215,7 +257,11 @@ func (g *gate) List(ctx context.Context, list client.ObjectList, options ...clie
 	if err := g.pass(ctx, call{verb: "list", continues: all.Continue != ""}); err != nil {
 		return err
 	}
-	return g.Client.List(ctx, list, options...)
+	err := g.Client.List(ctx, list, options...)
+	if err == nil {
+		g.set(func() { g.shown += meta.LenList(list) })
+	}
+	return err
 }
 
 // Create implements client.Client.

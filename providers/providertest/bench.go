@@ -2,7 +2,8 @@ package providertest
 
 import (
 	"context"
-	"fmt"
+	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -26,19 +27,24 @@ type bench struct {
 // open opens a provider whose every answer and log line is looked at.
 func (h Harness) open(t testing.TB, class string) bench {
 	t.Helper()
-	w := &witness{t: t}
+	w := h.newWitness(t)
 	h.Runtime.Logger = funcr.New(func(prefix, args string) { w.text("the log", prefix+" "+args) }, funcr.Options{Verbosity: 10})
-	p, err := h.Factory.Open(t.Context(), h.Class(class), h.Runtime)
+	p, err := h.opened(t.Context(), w, h.Class(class))
 	if err != nil {
 		t.Fatalf("open class %s: %v", class, err)
 	}
+	w.Provider = p
 	t.Cleanup(func() {
-		if err := p.Close(); err != nil {
+		if err := w.Close(); err != nil && !errors.Is(err, errNoAnswer) {
 			t.Errorf("close: %v", err)
 		}
 	})
-	w.Provider = p
 	return bench{h, w, p}
+}
+
+// newWitness looks at answers. The class's own credentials are secret in every check.
+func (h Harness) newWitness(t testing.TB) *witness {
+	return &witness{t: t, secrets: slices.Clone(h.Secrets)}
 }
 
 // request makes a request for an instance that no other check has.
@@ -101,7 +107,8 @@ func (b bench) create(t testing.TB, req providers.CreateRequest) {
 func (b bench) clearAfter(t testing.TB, req providers.CreateRequest) {
 	t.Cleanup(func() {
 		// The check's own context is over by now.
-		if err := b.bare.Delete(context.Background(), refOf(req)); err != nil && !providers.IsNotFound(err) {
+		err := checked(b.witness(), "Delete", func() error { return b.bare.Delete(context.Background(), refOf(req)) })
+		if err != nil && !providers.IsNotFound(err) && !errors.Is(err, errNoAnswer) {
 			t.Errorf("delete after the check: %v", err)
 		}
 	})
@@ -116,18 +123,35 @@ func (b bench) eventually(t testing.TB, what string, holds func() bool) {
 		}
 		b.Tick()
 	}
-	t.Fatalf("%s: not within %d ticks", what, b.Patience)
+	t.Fatalf("%s: not within %d ticks; the last answer: %s", what, b.Patience, b.witness().lastAnswer())
+}
+
+// follow ticks until what Get says of an instance is what is waited for. Errors but NotFound end the check.
+func (b bench) follow(t testing.TB, what string, ref providers.Ref, holds func(providers.Instance, error) bool) {
+	t.Helper()
+	for range b.Patience {
+		i, err := b.Get(t.Context(), ref)
+		if err != nil && !providers.IsNotFound(err) {
+			t.Fatalf("get: %v", err)
+		}
+		if holds(i, err) {
+			return
+		}
+		b.Tick()
+	}
+	last, elsewhere := b.witness().lastAnswer(), ""
+	if anywhere := ref; ref.Zone != "" {
+		anywhere.Zone = ""
+		elsewhere = "; without a place: " + outcome(b.Get(t.Context(), anywhere))
+	}
+	t.Fatalf("%s %s: not within %d ticks; the last answer: %s%s", ref.Name, what, b.Patience, last, elsewhere)
 }
 
 // appears waits until Get finds the instance, and tells how long it was missed.
 func (b bench) appears(t testing.TB, ref providers.Ref) (found providers.Instance, missed time.Duration) {
 	t.Helper()
 	start := b.Runtime.Clock.Now()
-	b.eventually(t, "Get finds "+ref.Name, func() bool {
-		i, err := b.Get(t.Context(), ref)
-		if err != nil && !providers.IsNotFound(err) {
-			t.Fatalf("get: %v", err)
-		}
+	b.follow(t, "is found by Get", ref, func(i providers.Instance, err error) bool {
 		if err != nil {
 			missed = b.Runtime.Clock.Since(start)
 		}
@@ -140,11 +164,7 @@ func (b bench) appears(t testing.TB, ref providers.Ref) (found providers.Instanc
 // runs waits until the instance runs and has an address.
 func (b bench) runs(t testing.TB, ref providers.Ref) (running providers.Instance) {
 	t.Helper()
-	b.eventually(t, ref.Name+" runs", func() bool {
-		i, err := b.Get(t.Context(), ref)
-		if err != nil && !providers.IsNotFound(err) {
-			t.Fatalf("get: %v", err)
-		}
+	b.follow(t, "runs and has an address", ref, func(i providers.Instance, err error) bool {
 		running = i
 		return err == nil && i.State == providers.StateRunning && len(i.Addresses) > 0
 	})
@@ -154,13 +174,7 @@ func (b bench) runs(t testing.TB, ref providers.Ref) (running providers.Instance
 // goes waits until Get says NotFound, which must be the truth.
 func (b bench) goes(t testing.TB, ref providers.Ref) {
 	t.Helper()
-	b.eventually(t, ref.Name+" is gone", func() bool {
-		_, err := b.Get(t.Context(), ref)
-		if err != nil && !providers.IsNotFound(err) {
-			t.Fatalf("get: %v", err)
-		}
-		return err != nil
-	})
+	b.follow(t, "is gone", ref, func(_ providers.Instance, err error) bool { return err != nil })
 }
 
 // delete asks for a deletion, which may find nothing.
@@ -180,7 +194,7 @@ func (b bench) stays(t testing.TB, i providers.Instance) {
 		b.Tick()
 		got, err := b.Get(t.Context(), ref)
 		if err != nil || got.ID != i.ID || got.Owner != i.Owner || got.State == providers.StateTerminating {
-			t.Fatalf("got %s, %v; want it untouched: %s", describe(got), err, describe(i))
+			t.Fatalf("got %s; want it untouched: %s", outcome(got, err), describe(i))
 		}
 	}
 }
@@ -243,5 +257,3 @@ const accepted providers.Reason = ""
 
 // longName is the longest name a Proxy may have.
 var longName = strings.Repeat("long-name-", 6) + "123"
-
-func describe(i providers.Instance) string { return fmt.Sprintf("%+v", i) }

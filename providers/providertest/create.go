@@ -1,6 +1,7 @@
 package providertest
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -101,6 +102,22 @@ func longUserDataIsInvalid(t testing.TB, h Harness) {
 	b.runs(t, refOf(full))
 	if _, err := b.Get(t.Context(), refOf(long)); !providers.IsNotFound(err) {
 		t.Errorf("get what was refused: got %v, want NotFound", err)
+	}
+}
+
+// missingThingIsNotNotFound: NotFound is said of instances only. Of Create it would be believed as little as of a proxy's 404.
+func missingThingIsNotNotFound(t testing.TB, h Harness) {
+	if len(h.Missing) == 0 {
+		t.Skip("the harness has no Missing")
+	}
+	b := h.open(t, "a")
+	for _, missing := range slices.Sorted(maps.Keys(h.Missing)) {
+		req := b.request(t, "px")
+		h.Missing[missing](&req)
+		_, err := b.Create(t.Context(), req)
+		if wants(t, "create without "+missing, err, providers.InvalidSpec, providers.Capacity, providers.Unavailable); err == nil {
+			b.clearAfter(t, req)
+		}
 	}
 }
 

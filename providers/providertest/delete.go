@@ -115,15 +115,15 @@ func nextIncarnationIsAnother(t testing.TB, h Harness) {
 	if second.ID == first.ID {
 		t.Error("two incarnations have one id")
 	}
-	if second.Hash != req.Hash || second.Owner != req.Owner {
-		t.Errorf("asked for %s of %+v, got %s", req.Hash, req.Owner, describe(second))
+	if wrong := differences(askedFor(req), askedOf(second)); wrong != "" {
+		t.Errorf("what was asked for and what Get says: %s", wrong)
 	}
 	if second.CreatedAt.Before(first.CreatedAt) {
 		t.Errorf("created at %v, its predecessor at %v", second.CreatedAt, first.CreatedAt)
 	}
 	// An old reference is good for the name, and bad for a deletion.
 	if i, err := b.Get(t.Context(), first.Ref); err != nil || i.ID != second.ID {
-		t.Errorf("get by an old reference: got %s, %v; want what has the name now", describe(i), err)
+		t.Errorf("get by an old reference: got %s; want what has the name now", outcome(i, err))
 	}
 	b.delete(t, first.Ref)
 	b.stays(t, second)

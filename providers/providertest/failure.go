@@ -61,7 +61,11 @@ func allFail(t testing.TB, h Harness, reason providers.Reason) {
 	restore := h.failing(t, reason)
 	for range 2 {
 		for what, call := range calls {
-			wants(t, what, call(t.Context()), reason)
+			err := call(t.Context())
+			wants(t, what, err, reason)
+			if got := providers.RetryAfterOf(err); reason == providers.RateLimited && h.RetryAfter > 0 && got != h.RetryAfter {
+				t.Errorf("%s: RetryAfter is %v, the other side asked for %v", what, got, h.RetryAfter)
+			}
 		}
 	}
 	// A manager that starts meanwhile opens its providers as well.
@@ -97,7 +101,7 @@ func noRoomIsCapacity(t testing.TB, h Harness) {
 }
 
 // promptly makes a call whose context ends, and gives its error.
-func promptly(t testing.TB, what string, call func(context.Context) error, ctx context.Context) error {
+func (b bench) promptly(t testing.TB, what string, call func(context.Context) error, ctx context.Context) error {
 	t.Helper()
 	answer := make(chan error, 1)
 	go func() { answer <- call(ctx) }()
@@ -105,6 +109,8 @@ func promptly(t testing.TB, what string, call func(context.Context) error, ctx c
 	case err := <-answer:
 		return err
 	case <-time.After(patience + prompt):
+		// It is said here, and nobody waits for it any longer.
+		b.witness().hangs.Store(true)
 		t.Fatalf("%s: no answer although its context has ended", what)
 		return nil
 	}
@@ -118,7 +124,7 @@ func cancelledCallIsUnavailable(t testing.TB, h Harness) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	for what, call := range b.calls(t, first.Ref) {
-		wants(t, what, promptly(t, what, call, ctx), providers.Unavailable)
+		wants(t, what, b.promptly(t, what, call, ctx), providers.Unavailable)
 	}
 	b.stays(t, first)
 }
@@ -136,7 +142,7 @@ func hangingCallEndsWithItsContext(t testing.TB, h Harness) {
 	defer restore()
 	for what, call := range calls {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
-		wants(t, what, promptly(t, what, call, ctx), providers.Unavailable)
+		wants(t, what, b.promptly(t, what, call, ctx), providers.Unavailable)
 		cancel()
 	}
 	restore()
@@ -207,8 +213,8 @@ func errorsAreStable(t testing.TB, h Harness) {
 }
 
 func secretsStaySecret(t testing.TB, h Harness) {
-	if h.UserData == nil && h.Credentials == nil {
-		t.Skip("the harness has no UserData and no Credentials")
+	if h.UserData == nil && h.Credentials == nil && len(h.Secrets) == 0 {
+		t.Skip("the harness has no UserData, no Credentials and no Secrets")
 	}
 	b := h.open(t, "a")
 	mark := "do-not-tell-" + string(uuid.NewUUID())
@@ -259,6 +265,9 @@ func secretsStaySecret(t testing.TB, h Harness) {
 		}
 		if restore := h.Fail(reason); restore != nil {
 			attempt(t.Context(), nil)
+			_ = b.Check(t.Context())
+			_, _ = b.Get(t.Context(), refOf(theirs))
+			_, _ = b.List(t.Context())
 			restore()
 		}
 	}

@@ -2,6 +2,7 @@ package providertest
 
 import (
 	"testing"
+	"time"
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
 	"crawl.example.com/egress-proxies-operator/providers"
@@ -36,6 +37,8 @@ type Harness struct {
 	UserDataLimit int
 	// Credentials for the instances; nil where the provider takes none.
 	Credentials *providers.Credentials
+	// Secrets of the class itself, such as its token: no answer and no line of the log may contain them.
+	Secrets []string
 	// Zones that a specification may name. Of two or more, Place must be able to choose.
 	Zones []string
 	// PageSize is how many instances one answer to a listing holds, so that more than two answers are tried; 0 where there
@@ -44,17 +47,36 @@ type Harness struct {
 
 	// Calls is how many calls have reached what is behind the provider.
 	Calls func() int
-	// Exists tells the truth about an instance, past the provider.
+	// Exists tells the truth about an instance, past the provider. The Zone of the reference is the one that Place chose.
 	Exists func(ref providers.Ref) bool
-	// Foreign puts something of the reference's name there that is not the operator's, and takes it away after the test.
+	// Missing changes a request so that it needs something that is not there, by what is missing: an image, a network, a
+	// namespace, a zone.
+	Missing map[string]func(req *providers.CreateRequest)
+	// Shrink takes the last of Zones out of what the class names, for Providers that are opened after it, until restore is
+	// called. The account still reaches it.
+	Shrink func() (restore func())
+	// Foreign puts something of the reference's name there that is not the operator's, and takes it away after the test. The
+	// Zone of the reference is the one that Place chose.
 	Foreign func(t testing.TB, ref providers.Ref)
 	// Fail makes what is behind the provider fail until restore is called, as such things do for Unavailable, Auth,
 	// RateLimited or, when something is created, Capacity. A nil restore says that it cannot.
 	Fail func(reason providers.Reason) (restore func())
+	// RetryAfter is what is asked to be waited when Fail fails with RateLimited; 0 where the other side does not say.
+	RetryAfter time.Duration
 	// Hang makes calls to what is behind the provider hang until their context ends or restore is called.
 	Hang func() (restore func())
-	// Partial makes a part of what is to be listed out of reach until restore is called: a later page, a zone, a host.
-	Partial func() (restore func())
+	// Partial are the ways in which a listing can lack something, by what it lacks.
+	Partial map[string]Partial
+}
+
+// Partial is a way in which a listing lacks something but not all. There should be one in which a later call for the
+// list fails, and one in which the other side says beside its answer that something is missing, where it does that.
+type Partial struct {
+	// Hide makes a part out of reach until restore is called: a later page, the last zone, a host.
+	Hide func() (restore func())
+	// Shown is how many instances the other side has listed since Hide. When it shows none, nobody can tell that a provider
+	// would pass them on.
+	Shown func() int
 }
 
 // Run checks a provider against the contract, docs/provider-contract.md. newHarness makes a Harness for each check.
@@ -81,6 +103,7 @@ func checks() []check {
 		{"PlaceIsStable", placeIsStable},
 		{"PlaceLeavesOutTried", placeLeavesOutTried},
 		{"PlaceSpreads", placeSpreads},
+		{"LostPlacesAreAsked", lostPlacesAreAsked},
 
 		{"UnknownIsNotFound", unknownIsNotFound},
 		{"LifeOfAnInstance", lifeOfAnInstance},
@@ -96,6 +119,7 @@ func checks() []check {
 		{"CreateForAnotherOwnerIsConflict", createForAnotherOwnerIsConflict},
 		{"CreateRevivesNothing", createRevivesNothing},
 		{"LongUserDataIsInvalid", longUserDataIsInvalid},
+		{"MissingThingIsNotNotFound", missingThingIsNotNotFound},
 		{"UnmarkedIsLeftAlone", unmarkedIsLeftAlone},
 
 		{"DeleteIsIdempotent", deleteIsIdempotent},

@@ -2,10 +2,7 @@ package providertest
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"crawl.example.com/egress-proxies-operator/providers"
@@ -87,6 +84,22 @@ var createLiars = []liarCase{
 		}
 	}),
 	answers("LongUserDataIsInvalid", "waits for shorter user data", providers.InvalidSpec, said(providers.Capacity, "")),
+	lies("MissingThingIsNotNotFound", "passes the code on", func(l *liar) {
+		l.create = func(ctx context.Context, req providers.CreateRequest) (providers.Receipt, error) {
+			if req.Zone == "z" {
+				return providers.Receipt{}, said(providers.NotFound, "")
+			}
+			return l.Provider.Create(ctx, req)
+		}
+	}),
+	lies("MissingThingIsNotNotFound", "creates it somewhere else", func(l *liar) {
+		l.create = func(ctx context.Context, req providers.CreateRequest) (providers.Receipt, error) {
+			if req.Zone == "z" {
+				req.Zone = "a"
+			}
+			return l.Provider.Create(ctx, req)
+		}
+	}),
 	answers("UnmarkedIsLeftAlone", "adopts", providers.Conflict, said(providers.AlreadyExists, "")),
 	lies("UnmarkedIsLeftAlone", "deletes by name", func(l *liar) {
 		l.delete = func(ctx context.Context, ref providers.Ref) error {
@@ -244,10 +257,38 @@ var listLiars = []liarCase{
 	lies("PartialListIsAnError", "lists what it gets", func(l *liar) {
 		honest := l.list
 		l.list = func(ctx context.Context) ([]providers.Instance, error) {
-			if !l.short {
+			if l.short == "" {
 				return honest(ctx)
 			}
 			return l.cloud.Instances()[:2], nil
+		}
+	}),
+	lies("PartialListIsAnError", "reads no warnings", func(l *liar) {
+		honest := l.list
+		l.list = func(ctx context.Context) ([]providers.Instance, error) {
+			if l.short != zoneIsMissing {
+				return honest(ctx)
+			}
+			l.shown += 2
+			return l.cloud.Instances()[:2], nil
+		}
+	}),
+	lies("PartialListIsAnError", "takes a later failure for the end", func(l *liar) {
+		honest := l.list
+		l.list = func(ctx context.Context) ([]providers.Instance, error) {
+			if l.short != pageFails {
+				return honest(ctx)
+			}
+			l.shown += 2
+			return l.cloud.Instances()[:2], nil
+		}
+	}),
+	lies("PartialListIsAnError", "is shown nothing, as by a harness that hides all", func(l *liar) {
+		l.list = func(ctx context.Context) ([]providers.Instance, error) {
+			if l.short != "" {
+				return nil, said(providers.Unavailable, "")
+			}
+			return l.Provider.List(ctx)
 		}
 	}),
 	lies("PartialListIsAnError", "lists what it gets beside the error", func(l *liar) {
@@ -258,124 +299,6 @@ var listLiars = []liarCase{
 				all = l.cloud.Instances()[:2]
 			}
 			return all, err
-		}
-	}),
-}
-
-var failureLiars = []liarCase{
-	answers("UnreachableIsUnavailable", "takes silence for absence", providers.Unavailable, said(providers.NotFound, "")),
-	answers("UnreachableIsUnavailable", "passes errors on", providers.Unavailable, errors.New("dial tcp: connection refused")),
-	lies("UnreachableIsUnavailable", "lists nothing", func(l *liar) {
-		l.list = func(ctx context.Context) ([]providers.Instance, error) {
-			all, _ := l.Provider.List(ctx)
-			return all, nil
-		}
-	}),
-	lies("UnreachableIsUnavailable", "never recovers", func(l *liar) {
-		down := false
-		l.check = func(ctx context.Context) error {
-			err := l.Provider.Check(ctx)
-			if down = down || err != nil; down {
-				return said(providers.Unavailable, "")
-			}
-			return nil
-		}
-	}),
-	answers("RefusedCredentialsAreAuth", "takes no for silence", providers.Auth, said(providers.Unavailable, "")),
-	answers("RefusedCredentialsAreAuth", "takes no for absence", providers.Auth, said(providers.NotFound, "")),
-	answers("NoRoomIsCapacity", "blames the specification", providers.Capacity, providers.InvalidField("spec", "is too much")),
-	answers("NoRoomIsCapacity", "calls it created", providers.Capacity, nil),
-	answers("ThrottlingIsRateLimited", "calls it quota", providers.RateLimited, said(providers.Capacity, "")),
-	answers("CancelledCallIsUnavailable", "takes it for absence", providers.Unavailable, said(providers.NotFound, "")),
-	answers("CancelledCallIsUnavailable", "passes errors on", providers.Unavailable, context.Canceled),
-	lies("CancelledCallIsUnavailable", "does not listen", func(l *liar) {
-		l.get = func(ctx context.Context, ref providers.Ref) (providers.Instance, error) {
-			return l.Provider.Get(context.WithoutCancel(ctx), ref)
-		}
-	}),
-	lies("HangingCallEndsWithItsContext", "does not listen", func(l *liar) {
-		l.get = func(ctx context.Context, ref providers.Ref) (providers.Instance, error) {
-			return l.Provider.Get(context.WithoutCancel(ctx), ref)
-		}
-	}),
-	lies("ErrorsAreStable", "names the instance", func(l *liar) {
-		l.get = func(ctx context.Context, ref providers.Ref) (providers.Instance, error) {
-			i, err := l.Provider.Get(ctx, ref)
-			if err != nil {
-				err = providers.NewError(providers.ReasonOf(err), "", fmt.Sprintf("there is no %s", ref.Name), err)
-			}
-			return i, err
-		}
-	}),
-	lies("ErrorsAreStable", "counts requests", func(l *liar) {
-		var mu sync.Mutex
-		n := 0
-		l.create = func(ctx context.Context, req providers.CreateRequest) (providers.Receipt, error) {
-			receipt, err := l.Provider.Create(ctx, req)
-			mu.Lock()
-			defer mu.Unlock()
-			if n++; err != nil {
-				err = providers.NewError(providers.ReasonOf(err), "", fmt.Sprintf("request %d failed", n), err)
-			}
-			return receipt, err
-		}
-	}),
-	lies("SecretsStaySecret", "wraps the request", func(l *liar) {
-		l.create = func(ctx context.Context, req providers.CreateRequest) (providers.Receipt, error) {
-			receipt, err := l.Provider.Create(ctx, req)
-			if err != nil {
-				err = providers.NewError(providers.ReasonOf(err), "", "", fmt.Errorf("post %s: %w", req.UserData, err))
-			}
-			return receipt, err
-		}
-	}),
-	lies("SecretsStaySecret", "logs the request", func(l *liar) {
-		l.create = func(ctx context.Context, req providers.CreateRequest) (providers.Receipt, error) {
-			l.rt.Logger.V(4).Info("Creating", "userData", string(req.UserData))
-			return l.Provider.Create(ctx, req)
-		}
-	}),
-	lies("SecretsStaySecret", "has a password in the receipt", func(l *liar) {
-		l.create = func(ctx context.Context, req providers.CreateRequest) (providers.Receipt, error) {
-			_, err := l.Provider.Create(ctx, req)
-			return providers.Receipt{Operation: "insert?" + req.Credentials.Password}, err
-		}
-	}),
-	lies("ClosedProviderAnswers", "closes once", func(l *liar) {
-		n := 0
-		l.close = func() error {
-			if n++; n > 1 {
-				return errors.New("closed already")
-			}
-			return l.Provider.Close()
-		}
-	}),
-	lies("ClosedProviderAnswers", "panics when it is closed", func(l *liar) {
-		closed := false
-		l.close = func() error { closed = true; return nil }
-		l.get = func(ctx context.Context, ref providers.Ref) (providers.Instance, error) {
-			if closed {
-				panic("closed")
-			}
-			return l.Provider.Get(ctx, ref)
-		}
-	}),
-	lies("CloseDuringCalls", "forgets when it is closed", func(l *liar) {
-		var mu sync.Mutex
-		closed := false
-		l.close = func() error {
-			mu.Lock()
-			defer mu.Unlock()
-			closed = true
-			return nil
-		}
-		l.get = func(ctx context.Context, ref providers.Ref) (providers.Instance, error) {
-			mu.Lock()
-			defer mu.Unlock()
-			if closed {
-				return providers.Instance{}, said(providers.NotFound, "")
-			}
-			return l.Provider.Get(ctx, ref)
 		}
 	}),
 }

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
@@ -32,7 +31,7 @@ func TestHonest(t *testing.T) {
 
 // TestLiars: a provider that breaks one rule is caught by the check of that rule, and each check catches somebody.
 func TestLiars(t *testing.T) {
-	all := slices.Concat(classLiars, lifeLiars, createLiars, deleteLiars, listLiars, failureLiars)
+	all := slices.Concat(classLiars, placeLiars, lifeLiars, eventLiars, createLiars, deleteLiars, listLiars, failureLiars)
 	for _, c := range checks() {
 		if !slices.ContainsFunc(all, func(l liarCase) bool { return l.by == c.name }) {
 			t.Errorf("nobody shows that %s can fail", c.name)
@@ -187,52 +186,6 @@ var classLiars = []liarCase{
 			return l.Provider.ValidateSpec(spec)
 		}
 	}),
-	lies("PlaceIsStable", "takes turns", func(l *liar) {
-		n := 0
-		l.place = func(*v1alpha1.ProxySpec, types.UID, []string) (string, error) {
-			n++
-			return []string{"a", "b", "c"}[n%3], nil
-		}
-	}),
-	lies("PlaceIsStable", "gives up", func(l *liar) {
-		l.place = func(spec *v1alpha1.ProxySpec, owner types.UID, tried []string) (string, error) {
-			if len(tried) >= 3 {
-				return "", said(providers.Capacity, "")
-			}
-			return l.Provider.Place(spec, owner, tried)
-		}
-	}),
-	lies("PlaceIsStable", "knows better than the specification", func(l *liar) {
-		l.place = func(_ *v1alpha1.ProxySpec, owner types.UID, tried []string) (string, error) {
-			return l.Provider.Place(&v1alpha1.ProxySpec{}, owner, tried)
-		}
-	}),
-	lies("PlaceIsStable", "begins somewhere else in each process", func(l *liar) {
-		l.stage.opens++
-		own := l.stage.opens
-		l.place = func(spec *v1alpha1.ProxySpec, owner types.UID, tried []string) (string, error) {
-			return l.Provider.Place(spec, owner+types.UID(fmt.Sprint(own)), tried)
-		}
-	}),
-	lies("PlaceSpreads", "goes by the specification", func(l *liar) {
-		l.place = func(spec *v1alpha1.ProxySpec, _ types.UID, tried []string) (string, error) {
-			return l.Provider.Place(spec, "", tried)
-		}
-	}),
-	lies("PlaceSpreads", "knows two places that are full", func(l *liar) {
-		l.place = func(spec *v1alpha1.ProxySpec, owner types.UID, tried []string) (string, error) {
-			first, err := l.Provider.Place(spec, owner, nil)
-			if slices.Contains(tried, first) {
-				return l.Provider.Place(spec, owner, append([]string{"z"}, tried...))
-			}
-			return first, err
-		}
-	}),
-	lies("PlaceLeavesOutTried", "insists", func(l *liar) {
-		l.place = func(spec *v1alpha1.ProxySpec, owner types.UID, _ []string) (string, error) {
-			return l.Provider.Place(spec, owner, nil)
-		}
-	}),
 }
 
 var lifeLiars = []liarCase{
@@ -252,6 +205,13 @@ var lifeLiars = []liarCase{
 	alters("LifeOfAnInstance", "has an id once it runs", func(_ *liar, i *providers.Instance) {
 		if i.State != providers.StateRunning {
 			i.ID = ""
+		}
+	}),
+	alters("LifeOfAnInstance", "has the name for an id", func(_ *liar, i *providers.Instance) { i.ID = i.Name }),
+	lies("LifeOfAnInstance", "has a zone of its own choice", func(l *liar) {
+		l.create = func(ctx context.Context, req providers.CreateRequest) (providers.Receipt, error) {
+			req.Zone = "a"
+			return l.Provider.Create(ctx, req)
 		}
 	}),
 	alters("LifeOfAnInstance", "has an id that needs the class", func(_ *liar, i *providers.Instance) { i.ProviderID = i.Name }),
@@ -325,9 +285,6 @@ var lifeLiars = []liarCase{
 			return honest(ctx)
 		}
 	}),
-	lies("EventsNameOwners", "has a channel for each call", func(l *liar) {
-		l.events = func() <-chan ownerEvent { return make(chan ownerEvent) }
-	}),
 	lies("HostsAreReported", "asks the hosts", func(l *liar) {
 		l.hosts = func() []providers.HostState {
 			return []providers.HostState{{Name: "a", Checked: true, Err: l.Provider.Check(context.Background())}}
@@ -340,10 +297,5 @@ var lifeLiars = []liarCase{
 		l.hosts = func() []providers.HostState {
 			return []providers.HostState{{Name: "a", Checked: true, Err: fmt.Errorf("dial tcp")}}
 		}
-	}),
-	lies("EventsNameOwners", "wakes nobody", func(l *liar) {
-		events := make(chan ownerEvent, 1)
-		events <- ownerEvent{}
-		l.events = func() <-chan ownerEvent { return events }
 	}),
 }

@@ -8,8 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"sigs.k8s.io/controller-runtime/pkg/event"
-
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
 	"crawl.example.com/egress-proxies-operator/providers"
 )
@@ -49,15 +47,15 @@ func lifeOfAnInstance(t testing.TB, h Harness) {
 	start := h.Runtime.Clock.Now()
 	b.create(t, req)
 	if !reflect.DeepEqual(req, asked) {
-		t.Errorf("the request changed from %+v to %+v", asked, req)
+		t.Errorf("the request was changed: %s", differences(asked, req))
 	}
 
 	first, missed := b.appears(t, refOf(req))
 	if timing := providers.TimingOf(h.Factory); missed > timing.Settle-timing.Window {
 		t.Errorf("Get missed the instance for %v: Settle %v must be at least Window %v and that", missed, timing.Settle, timing.Window)
 	}
-	if first.Name != req.Name || first.Owner != req.Owner || first.Hash != req.Hash || first.Zone != req.Zone {
-		t.Errorf("asked for %+v, got %s", req, describe(first))
+	if wrong := differences(askedFor(req), askedOf(first)); wrong != "" {
+		t.Errorf("what was asked for and what Get says: %s", wrong)
 	}
 	if first.ID == "" {
 		t.Errorf("the id is not known: %s", describe(first))
@@ -70,21 +68,15 @@ func lifeOfAnInstance(t testing.TB, h Harness) {
 	}
 
 	running := b.runs(t, refOf(req))
-	if !sameIdentity(running, first) {
-		t.Errorf("the identity changed from %s to %s", describe(first), describe(running))
+	if wrong := differences(identityOf(first), identityOf(running)); wrong != "" {
+		t.Errorf("the identity changes while it starts: %s", wrong)
 	}
 	b.listsOnce(t, req.Owner)
 	anywhere := refOf(req)
 	anywhere.Zone = ""
 	if found, err := b.Get(t.Context(), anywhere); providers.ReasonOf(err) != providers.Unavailable && (err != nil || found.ID != first.ID) {
-		t.Errorf("get without a place: got %s, %v; want the instance or Unavailable", describe(found), err)
+		t.Errorf("get without a place: got %s; want the instance or Unavailable", outcome(found, err))
 	}
-}
-
-// sameIdentity compares what never changes of one incarnation.
-func sameIdentity(a, b providers.Instance) bool {
-	return a.Name == b.Name && a.Zone == b.Zone && a.ID == b.ID && a.ProviderID == b.ProviderID &&
-		a.Owner == b.Owner && a.Hash == b.Hash && a.CreatedAt.Equal(b.CreatedAt)
 }
 
 func namesOfFullLength(t testing.TB, h Harness) {
@@ -98,8 +90,8 @@ func namesOfFullLength(t testing.TB, h Harness) {
 		b.create(t, req)
 	}
 	for _, req := range []providers.CreateRequest{long, dotted, full} {
-		if i := b.runs(t, refOf(req)); i.Owner != req.Owner || i.Name != req.Name {
-			t.Errorf("asked for %s of %+v, got %s", req.Name, req.Owner, describe(i))
+		if wrong := differences(askedFor(req), askedOf(b.runs(t, refOf(req)))); wrong != "" {
+			t.Errorf("what was asked for and what Get says: %s", wrong)
 		}
 	}
 }
@@ -165,8 +157,8 @@ func manyAtOnce(t testing.TB, h Harness) {
 	ids, providerIDs, addresses := map[string]bool{}, map[string]bool{}, map[string]bool{}
 	for _, req := range reqs {
 		i := b.runs(t, refOf(req))
-		if i.Owner != req.Owner || i.Hash != req.Hash {
-			t.Errorf("asked for %+v, got %s", req.Owner, describe(i))
+		if wrong := differences(askedFor(req), askedOf(i)); wrong != "" {
+			t.Errorf("what was asked for and what Get says: %s", wrong)
 		}
 		ids[i.ID], providerIDs[i.ProviderID], addresses[i.Addresses[0]] = true, true, true
 	}
@@ -183,8 +175,8 @@ func anotherProviderSeesAll(t testing.TB, h Harness) {
 	before.create(t, req)
 	first := before.runs(t, refOf(req))
 	after := h.open(t, "a")
-	if i := after.runs(t, refOf(req)); !sameIdentity(i, first) {
-		t.Errorf("one Provider sees %s, the next one %s", describe(first), describe(i))
+	if wrong := differences(identityOf(first), identityOf(after.runs(t, refOf(req)))); wrong != "" {
+		t.Errorf("what one Provider sees and what the next one does: %s", wrong)
 	}
 	_, err := after.Create(t.Context(), req)
 	wants(t, "create again", err, accepted, providers.AlreadyExists)
@@ -199,50 +191,4 @@ func anotherProviderSeesAll(t testing.TB, h Harness) {
 	namesake.open(t, "a").listsOnce(t, req.Owner)
 	after.delete(t, first.Ref)
 	before.goes(t, refOf(req))
-}
-
-func eventsNameOwners(t testing.TB, h Harness) {
-	b := h.open(t, "a")
-	eventer, ok := providers.Find[providers.Eventer](b.bare)
-	if !ok {
-		t.Skip("the provider sends no events")
-	}
-	events := eventer.Events()
-	if events == nil || eventer.Events() != events {
-		t.Fatal("Events must always return one channel")
-	}
-	known := map[providers.Owner]bool{}
-	life := func() {
-		req := b.request(t, "px")
-		known[req.Owner] = true
-		b.create(t, req)
-		b.delete(t, b.runs(t, refOf(req)).Ref)
-		b.goes(t, refOf(req))
-	}
-	// Nobody reads: the provider must go on nevertheless.
-	life()
-	stop, done := make(chan struct{}), make(chan struct{})
-	var seen []event.TypedGenericEvent[providers.Owner]
-	go func() {
-		defer close(done)
-		for waiting := true; waiting; {
-			select {
-			case e, open := <-events:
-				if !open {
-					return
-				}
-				seen = append(seen, e)
-			case <-stop:
-				waiting = len(events) > 0
-			}
-		}
-	}()
-	life()
-	close(stop)
-	<-done
-	for _, e := range seen {
-		if !known[e.Object] {
-			t.Errorf("an event of %+v, who owns nothing", e.Object)
-		}
-	}
 }

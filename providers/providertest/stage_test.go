@@ -33,8 +33,13 @@ type stage struct {
 	rate     providers.Limits
 	// opened is called by Open.
 	opened func(*v1alpha1.ProviderClass)
-	// short makes List see a part of what there is.
-	short bool
+	// short is in which way List sees only a part of what there is, and shown how many instances it was shown then.
+	short string
+	shown int
+	// shrunk tells that the class does not name the last zone any more.
+	shrunk bool
+	// over is closed when the check is over, for lies that hang.
+	over chan struct{}
 	// opens is for lies that count the Providers.
 	opens int
 	// noUserData says that the provider takes none.
@@ -49,10 +54,23 @@ const stageUserData = 1000
 
 func newStage() *stage {
 	clock := clocktesting.NewFakeClock(time.Unix(1e9, 0))
-	return &stage{clock: clock, cloud: fake.NewCloud(clock, fake.Behaviour{
-		Visible: 2 * time.Second, Start: 10 * time.Second, Stop: 5 * time.Second, Zones: []string{"a", "b", "c"}, Wakes: true, MaxUserData: stageUserData,
-	})}
+	return &stage{clock: clock, cloud: fake.NewCloud(clock, stageBehaviour)}
 }
+
+var stageBehaviour = fake.Behaviour{
+	Visible: 2 * time.Second, Start: 10 * time.Second, Stop: 5 * time.Second, Zones: []string{"a", "b", "c"}, Wakes: true, MaxUserData: stageUserData,
+}
+
+const (
+	// stageToken is the credential of the stage's classes.
+	stageToken = "token-of-the-class"
+	// stageRetryAfter is what the stage's cloud asks to be waited.
+	stageRetryAfter = 7 * time.Second
+
+	// Ways in which the stage's lists are short.
+	pageFails     = "a later page"
+	zoneIsMissing = "a zone, by a warning"
+)
 
 func (s *stage) harness() Harness {
 	class := func(name, image string) *v1alpha1.ProviderClass {
@@ -79,7 +97,8 @@ func (s *stage) harness() Harness {
 		UserData:       userData,
 		UserDataLimit:  stageUserData,
 		Credentials:    &providers.Credentials{Username: "crawler", Password: "secret"},
-		Zones:          []string{"a", "b", "c"},
+		Secrets:        []string{stageToken},
+		Zones:          stageBehaviour.Zones,
 		PageSize:       3,
 		Calls:          func() int { return len(s.cloud.Calls()) },
 		Exists: func(ref providers.Ref) bool {
@@ -93,14 +112,39 @@ func (s *stage) harness() Harness {
 			if reason == providers.Capacity {
 				methods = append(methods, fake.MethodCreate)
 			}
-			s.cloud.Down(providers.NewError(reason, "", "", nil), methods...)
+			err := providers.NewError(reason, "", "", fmt.Errorf("refused: Bearer ***"))
+			if reason == providers.RateLimited {
+				err.RetryAfter = stageRetryAfter
+			}
+			s.cloud.Down(err, methods...)
 			return func() { s.cloud.Down(nil) }
 		},
-		Hang: s.cloud.Stall,
-		Partial: func() func() {
-			s.short = true
-			return func() { s.short = false }
+		RetryAfter: stageRetryAfter,
+		Hang:       s.cloud.Stall,
+		Partial:    map[string]Partial{pageFails: s.partial(pageFails), zoneIsMissing: s.partial(zoneIsMissing)},
+		Missing: map[string]func(*providers.CreateRequest){
+			"its zone": func(req *providers.CreateRequest) { req.Zone = "z" },
 		},
+		Shrink: func() func() {
+			fewer := stageBehaviour
+			fewer.Zones = fewer.Zones[:len(fewer.Zones)-1]
+			s.cloud.SetBehaviour(fewer)
+			s.shrunk = true
+			return func() {
+				s.cloud.SetBehaviour(stageBehaviour)
+				s.shrunk = false
+			}
+		},
+	}
+}
+
+func (s *stage) partial(lacks string) Partial {
+	return Partial{
+		Hide: func() func() {
+			s.short, s.shown = lacks, 0
+			return func() { s.short = "" }
+		},
+		Shown: func() int { return s.shown },
 	}
 }
 
@@ -132,7 +176,8 @@ func (f stageFactory) Open(ctx context.Context, class *v1alpha1.ProviderClass, r
 	}
 	l := &liar{Provider: inner, stage: f.stage, class: class.Name, uid: class.UID, rt: rt}
 	l.list = func(ctx context.Context) ([]providers.Instance, error) {
-		if l.short {
+		if l.short != "" {
+			l.shown += 2
 			return nil, providers.NewError(providers.Unavailable, "list instances", "a zone did not answer", nil)
 		}
 		return inner.List(ctx)
@@ -253,6 +298,7 @@ func (c check) verdict(t *testing.T, s *stage) (failures []string, skipped strin
 					r.Errorf("panic: %v", p)
 				}
 			}()
+			s.over = make(chan struct{})
 			c.run(r, s.harness())
 		}()
 		<-done
@@ -261,6 +307,7 @@ func (c check) verdict(t *testing.T, s *stage) (failures []string, skipped strin
 		for _, cleanup := range slices.Backward(r.cleanups) {
 			cleanup()
 		}
+		close(s.over)
 	})
 	return failures, skipped
 }

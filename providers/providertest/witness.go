@@ -1,6 +1,7 @@
 package providertest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"unicode/utf8"
 
@@ -52,8 +54,12 @@ type witness struct {
 	providers.Provider
 	t testing.TB
 
+	// hangs tells that a call has not returned.
+	hangs atomic.Bool
+
 	mu      sync.Mutex
 	secrets []string
+	last    string
 }
 
 // witness is what looks at the answers.
@@ -65,6 +71,19 @@ func (b bench) keepSecret(text string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.secrets = append(w.secrets, text)
+}
+
+// answered notes what was said last, for failures of waiting.
+func (w *witness) answered(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.last = fmt.Sprintf(format, args...)
+}
+
+func (w *witness) lastAnswer() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return cmp.Or(w.last, "none")
 }
 
 func (w *witness) text(where, text string) {
@@ -114,8 +133,11 @@ func (w *witness) instance(method string, i providers.Instance) {
 			w.t.Errorf("%s: %s has %d characters, want at most %d", method, field.name, n, field.most)
 		}
 	}
-	if i.Name == "" {
+	switch {
+	case i.Name == "":
 		w.t.Errorf("%s: an instance without a name: %s", method, describe(i))
+	case i.ID == i.Name:
+		w.t.Errorf("%s: the ID is the name, %s: the next incarnation would have the same one", method, i.Name)
 	}
 	if !slices.Contains(states, i.State) {
 		w.t.Errorf("%s: unknown state %q", method, i.State)
@@ -133,7 +155,8 @@ func (w *witness) instance(method string, i providers.Instance) {
 // Check implements providers.Provider.
 func (w *witness) Check(ctx context.Context) error {
 	w.t.Helper()
-	err := w.Provider.Check(ctx)
+	err := checked(w, "Check", func() error { return w.Provider.Check(ctx) })
+	w.answered("Check: %v", err)
 	w.err("Check", err)
 	return err
 }
@@ -141,7 +164,7 @@ func (w *witness) Check(ctx context.Context) error {
 // ValidateSpec implements providers.Provider.
 func (w *witness) ValidateSpec(spec *v1alpha1.ProxySpec) error {
 	w.t.Helper()
-	err := w.Provider.ValidateSpec(spec)
+	err := checked(w, "ValidateSpec", func() error { return w.Provider.ValidateSpec(spec) })
 	w.err("ValidateSpec", err)
 	return err
 }
@@ -149,7 +172,8 @@ func (w *witness) ValidateSpec(spec *v1alpha1.ProxySpec) error {
 // Create implements providers.Provider.
 func (w *witness) Create(ctx context.Context, req providers.CreateRequest) (providers.Receipt, error) {
 	w.t.Helper()
-	receipt, err := w.Provider.Create(ctx, req)
+	receipt, err := within(w, "Create", func() (providers.Receipt, error) { return w.Provider.Create(ctx, req) })
+	w.answered("Create of %s in place %q: %v", req.Name, req.Zone, err)
 	w.err("Create", err)
 	w.text("Create's receipt", receipt.Operation)
 	if utf8.RuneCountInString(receipt.Operation) > maxOperation {
@@ -164,7 +188,8 @@ func (w *witness) Create(ctx context.Context, req providers.CreateRequest) (prov
 // Get implements providers.Provider.
 func (w *witness) Get(ctx context.Context, ref providers.Ref) (providers.Instance, error) {
 	w.t.Helper()
-	i, err := w.Provider.Get(ctx, ref)
+	i, err := within(w, "Get", func() (providers.Instance, error) { return w.Provider.Get(ctx, ref) })
+	w.answered("Get of %s in place %q: %s", ref.Name, ref.Zone, outcome(i, err))
 	w.err("Get", err)
 	if err == nil {
 		w.instance("Get", i)
@@ -178,7 +203,8 @@ func (w *witness) Get(ctx context.Context, ref providers.Ref) (providers.Instanc
 // Delete implements providers.Provider.
 func (w *witness) Delete(ctx context.Context, ref providers.Ref) error {
 	w.t.Helper()
-	err := w.Provider.Delete(ctx, ref)
+	err := checked(w, "Delete", func() error { return w.Provider.Delete(ctx, ref) })
+	w.answered("Delete of %s in place %q: %v", ref.Name, ref.Zone, err)
 	w.err("Delete", err)
 	return err
 }
@@ -186,7 +212,8 @@ func (w *witness) Delete(ctx context.Context, ref providers.Ref) error {
 // List implements providers.Provider.
 func (w *witness) List(ctx context.Context) ([]providers.Instance, error) {
 	w.t.Helper()
-	all, err := w.Provider.List(ctx)
+	all, err := within(w, "List", func() ([]providers.Instance, error) { return w.Provider.List(ctx) })
+	w.answered("List: %d instances, %v", len(all), err)
 	w.err("List", err)
 	if err != nil && len(all) > 0 {
 		w.t.Errorf("List: %d instances beside an error", len(all))
@@ -200,9 +227,15 @@ func (w *witness) List(ctx context.Context) ([]providers.Instance, error) {
 // Place implements providers.Provider.
 func (w *witness) Place(spec *v1alpha1.ProxySpec, owner types.UID, tried []string) (string, error) {
 	w.t.Helper()
-	zone, err := w.Provider.Place(spec, owner, tried)
+	zone, err := within(w, "Place", func() (string, error) { return w.Provider.Place(spec, owner, tried) })
 	w.err("Place", err)
 	return zone, err
+}
+
+// Close implements providers.Provider.
+func (w *witness) Close() error {
+	w.t.Helper()
+	return checked(w, methodClose, w.Provider.Close)
 }
 
 // chain is an error and everything it wraps.
