@@ -33,8 +33,8 @@ var placeLiars = []liarCase{
 		}
 	}),
 	lies("PlaceIsStable", "begins somewhere else in each process", func(l *liar) {
-		l.stage.opens++
-		own := l.stage.opens
+		l.opens++
+		own := l.opens
 		l.place = func(spec *v1alpha1.ProxySpec, owner types.UID, tried []string) (string, error) {
 			return l.Provider.Place(spec, owner+types.UID(fmt.Sprint(own)), tried)
 		}

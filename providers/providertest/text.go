@@ -42,7 +42,7 @@ func differences(want, got any) string {
 }
 
 func compare(path string, want, got reflect.Value, all *[]string) {
-	if _, isTime := want.Interface().(time.Time); want.Kind() == reflect.Struct && !isTime {
+	if _, isTime := reflect.TypeAssert[time.Time](want); want.Kind() == reflect.Struct && !isTime {
 		for n := range want.NumField() {
 			compare(strings.TrimPrefix(path+"."+want.Type().Field(n).Name, "."), want.Field(n), got.Field(n), all)
 		}
