@@ -7,7 +7,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"net/url"
@@ -30,10 +29,10 @@ const stopTimeout = 40 * time.Second
 // process is the process of the managers as the benchmark sees it.
 type process struct {
 	t       *testing.T
-	command *exec.Cmd
-	stdin   io.Closer
 	address string
 	stop    func()
+	// ended is closed when the process has ended.
+	ended chan struct{}
 }
 
 // startProcess starts the process; its managers start when they are told. It ends with the test, if not before.
@@ -62,23 +61,28 @@ func startProcess(t *testing.T, config managersConfig) *process {
 	if err := command.Start(); err != nil {
 		t.Fatalf("start the managers: %v", err)
 	}
-	p := &process{t: t, command: command, stdin: stdin}
+	line, readErr := bufio.NewReader(stdout).ReadString('\n')
+	p := &process{t: t, address: strings.TrimSpace(line), ended: make(chan struct{})}
+	var waitErr error
+	go func() {
+		defer close(p.ended)
+		waitErr = command.Wait()
+	}()
 	p.stop = sync.OnceFunc(func() {
 		_ = stdin.Close()
 		kill := time.AfterFunc(stopTimeout, func() { _ = command.Process.Kill() })
 		defer kill.Stop()
-		if err := command.Wait(); err != nil {
-			t.Errorf("the managers ended with %v; the end of their log:\n%s", err, tail(log.String()))
+		<-p.ended
+		if waitErr != nil {
+			t.Errorf("the managers ended with %v; the end of their log:\n%s", waitErr, tail(log.String()))
 		} else if t.Failed() && log.Len() > 0 {
 			t.Logf("the end of the managers' log:\n%s", tail(log.String()))
 		}
 	})
 	t.Cleanup(p.stop)
-	line, err := bufio.NewReader(stdout).ReadString('\n')
-	if err != nil {
-		t.Fatalf("read the managers' address: %v", err)
+	if readErr != nil {
+		t.Fatalf("read the managers' address: %v", readErr)
 	}
-	p.address = strings.TrimSpace(line)
 	return p
 }
 
@@ -164,8 +168,9 @@ func kubeconfig(t *testing.T, config *rest.Config) string {
 	return file
 }
 
-// waitFor polls until done, with a limit that only a hanging run reaches.
-func waitFor(t *testing.T, limit time.Duration, what string, done func() bool) {
+// waitFor polls until done, with a limit that only a hanging run reaches. A process that ends meanwhile ends the test.
+func (p *process) waitFor(limit time.Duration, what string, done func() bool) {
+	t := p.t
 	t.Helper()
 	deadline := time.After(limit)
 	tick := time.NewTicker(100 * time.Millisecond)
@@ -174,8 +179,8 @@ func waitFor(t *testing.T, limit time.Duration, what string, done func() bool) {
 		select {
 		case <-deadline:
 			t.Fatalf("waited in vain for %s", what)
-		case <-t.Context().Done():
-			t.Fatal(fmt.Errorf("wait for %s: %w", what, t.Context().Err()))
+		case <-p.ended:
+			t.Fatalf("the managers ended while this was waited for: %s", what)
 		case <-tick.C:
 		}
 	}

@@ -113,15 +113,14 @@ func (b *provisioning) must(err error) {
 	}
 }
 
-// class waits until the class is ready and gives it.
-func (b *provisioning) class() *v1alpha1.ProviderClass {
+// classReady waits until the class is ready.
+func (b *provisioning) classReady(p *process) {
 	b.t.Helper()
 	class := &v1alpha1.ProviderClass{}
-	waitFor(b.t, patience, "the class to be ready", func() bool {
+	p.waitFor(patience, "the class to be ready", func() bool {
 		b.must(b.env.Client.Get(b.t.Context(), client.ObjectKey{Name: className}, class))
 		return meta.IsStatusConditionTrue(class.Status.Conditions, v1alpha1.ConditionReady)
 	})
-	return class
 }
 
 func (b *provisioning) proxy(namespace, name string) *v1alpha1.Proxy {
@@ -177,7 +176,7 @@ func (b *provisioning) life(p *process, r *readiness, name string, n int, profil
 	b.parallel(writers, n, func(ctx context.Context, i int) error {
 		return b.env.Client.Create(ctx, b.proxy(b.config.Namespace, fmt.Sprintf("%s-%d", name, i)))
 	})
-	last := r.wait(t, patience, "all Proxies to be Ready", func(r *readiness) bool { return len(r.ready) == n })
+	last := r.wait(p, patience, "all Proxies to be Ready", func(r *readiness) bool { return len(r.ready) == n })
 	stopProfile()
 	stopOther()
 	middle := b.api.work(t)
@@ -185,7 +184,7 @@ func (b *provisioning) life(p *process, r *readiness, name string, n int, profil
 	b.parallel(writers, n, func(ctx context.Context, i int) error {
 		return b.env.Client.Delete(ctx, b.proxy(b.config.Namespace, fmt.Sprintf("%s-%d", name, i)))
 	})
-	r.wait(t, patience, "all Proxies to be gone", func(r *readiness) bool { return len(r.present) == 0 })
+	r.wait(p, patience, "all Proxies to be gone", func(r *readiness) bool { return len(r.present) == 0 })
 	after := b.api.work(t)
 	u := p.usage(false)
 	if u.Instances != 0 {
@@ -223,7 +222,7 @@ func (b *provisioning) readyAgainstRaw() {
 	p := startProcess(t, b.config)
 	defer p.stop()
 	p.begin()
-	b.class()
+	b.classReady(p)
 	r := watchReadiness(t, b.env, b.config.Namespace)
 	rawNamespace := b.env.Namespace(t)
 	b.life(p, r, "warm", proxiesPerRound/4, "")
@@ -286,8 +285,6 @@ func (b *provisioning) heap() {
 func (b *provisioning) settledHeap(instances *[]planted, n int) usage {
 	t := b.t
 	t.Helper()
-	class := &v1alpha1.ProviderClass{}
-	b.must(b.env.Client.Get(t.Context(), client.ObjectKey{Name: className}, class))
 	first := len(*instances)
 	*instances = append(*instances, make([]planted, n-first)...)
 	start := time.Now()
@@ -309,8 +306,8 @@ func (b *provisioning) settledHeap(instances *[]planted, n int) usage {
 	p.plant(*instances)
 	before := b.api.work(t)
 	p.begin()
-	b.class()
-	waitFor(t, patience, "the managers to have taken all Proxies in", func() bool {
+	b.classReady(p)
+	p.waitFor(patience, "the managers to have taken all Proxies in", func() bool {
 		u := p.usage(false)
 		return u.Calls["Get"] >= n && u.Reconciles["proxy"] >= float64(n) && u.Waiting == 0
 	})

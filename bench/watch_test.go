@@ -89,7 +89,8 @@ func (r *readiness) miss(object any) {
 }
 
 // wait waits until done and gives the moment of the last change. A run that waits in vain says how far it came.
-func (r *readiness) wait(t *testing.T, limit time.Duration, what string, done func(r *readiness) bool) time.Time {
+func (r *readiness) wait(p *process, limit time.Duration, what string, done func(r *readiness) bool) time.Time {
+	t := p.t
 	t.Helper()
 	finished := false
 	defer func() {
@@ -97,7 +98,7 @@ func (r *readiness) wait(t *testing.T, limit time.Duration, what string, done fu
 			t.Logf("waiting for %s, these are there: %s", what, r.summary())
 		}
 	}()
-	waitFor(t, limit, what, func() bool {
+	p.waitFor(limit, what, func() bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		finished = done(r)
