@@ -193,7 +193,7 @@ func (m *managers) newCore(ctx context.Context) (ctrl.Manager, error) {
 		mgr.Add(engine),
 		mgr.Add(allocator),
 		proxy.Add(ctx, mgr, proxy.Options{
-			ControllerName: options.ControllerName, Health: engine, HealthDefaults: defaults,
+			Namespaces: options.WatchNamespaces, ControllerName: options.ControllerName, Health: engine, HealthDefaults: defaults,
 			Leases: allocator, LeaseChanges: allocator.LeaseChanges(), Clock: realClock,
 		}),
 		providerclass.Add(ctx, mgr, providerclass.Options{ControllerName: options.ControllerName}),

@@ -175,7 +175,7 @@ func newCoreManager(ctx context.Context, c *core) (ctrl.Manager, error) {
 		mgr.Add(allocator),
 		c.api.add(mgr, allocator, c.LeaderElectionNamespace),
 		proxy.Add(ctx, mgr, proxy.Options{
-			ControllerName: c.ControllerName, Health: engine, HealthDefaults: c.healthDefaults,
+			Namespaces: c.WatchNamespaces, ControllerName: c.ControllerName, Health: engine, HealthDefaults: c.healthDefaults,
 			Leases: allocator, LeaseChanges: allocator.LeaseChanges(), Clock: realClock,
 		}),
 		providerclass.Add(ctx, mgr, providerclass.Options{ControllerName: c.ControllerName, Clock: realClock}),

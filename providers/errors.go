@@ -122,6 +122,14 @@ var fallbackMessage = map[Reason]string{
 // MaxMessage is the most characters a message may have that is stored in status.instance.message.
 const MaxMessage = 1024
 
+// RawText is an error with its cause, for logs: the taxonomy's own text leaves the cause out.
+func RawText(err error) string {
+	if known, ok := errors.AsType[*Error](err); ok && known.Err != nil {
+		return known.Error() + ": " + known.Err.Error()
+	}
+	return err.Error()
+}
+
 // StableMessage is the text of an error that may be written to status: the field and the stable message, never the raw
 // error. It is cut where it would not fit.
 func StableMessage(err error) string {

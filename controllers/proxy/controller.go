@@ -9,6 +9,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -62,6 +63,8 @@ type LeaseCounter interface {
 
 // Options of the controller.
 type Options struct {
+	// Namespaces that are watched; empty means all.
+	Namespaces []string
 	// ControllerName says which ProviderClasses are this installation's.
 	ControllerName string
 	// Health engine; nil probes nothing.
@@ -141,6 +144,10 @@ func (r *Reconciler) ofSecret(ctx context.Context, secret client.Object) []recon
 
 // ofNamespace are the unbound proxies of a namespace: its labels decide which classes admit them.
 func (r *Reconciler) ofNamespace(ctx context.Context, namespace client.Object) []reconcile.Request {
+	if len(r.Namespaces) > 0 && !slices.Contains(r.Namespaces, namespace.GetName()) {
+		// Namespaces are watched all, and the proxies of this one are not.
+		return nil
+	}
 	unbound := func(px *v1alpha1.Proxy) bool {
 		return px.Status.Binding == nil && px.Spec.Mode != v1alpha1.ModeExternal
 	}

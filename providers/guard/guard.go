@@ -173,7 +173,7 @@ func (g *guard) call(ctx context.Context, method string, timeout time.Duration, 
 	if raw != nil && !expected(reason) {
 		span.RecordError(raw)
 		span.SetStatus(codes.Error, err.Error())
-		g.logger(ctx).Info("A call to the provider failed", "method", method, "instance", instance, "reason", reason, "error", rawText(raw))
+		g.logger(ctx).Info("A call to the provider failed", "method", method, "instance", instance, "reason", reason, "error", providers.RawText(raw))
 	}
 	return err
 }
@@ -275,15 +275,6 @@ var operations = map[string]string{
 }
 
 func opOf(method string) string { return cmp.Or(operations[method], method) }
-
-// rawText is the error with what it wraps: the taxonomy's own text leaves the cause out.
-func rawText(err error) string {
-	var known *providers.Error
-	if errors.As(err, &known) && known.Err != nil {
-		return known.Error() + ": " + known.Err.Error()
-	}
-	return err.Error()
-}
 
 // ForSet is the wrap function of a providers.Set: a guard for each class, with the limits of the factory.
 func ForSet(factory providers.Factory, c clock.WithTicker, m *Metrics) func(*v1alpha1.ProviderClass, providers.Provider) providers.Provider {

@@ -2,7 +2,6 @@ package class
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -107,7 +106,7 @@ func (r *Reconciler) inspect(ctx context.Context, class *v1alpha1.ProviderClass)
 			f.after = CheckPeriod
 		}
 	} else {
-		log.FromContext(ctx).Info("The check of the class failed", "class", class.Name, "reason", providers.ReasonOf(f.err), "error", rawText(f.err))
+		log.FromContext(ctx).Info("The check of the class failed", "class", class.Name, "reason", providers.ReasonOf(f.err), "error", providers.RawText(f.err))
 		if wait := providers.RetryAfterOf(f.err); wait > 0 {
 			f.after = wait
 		}
@@ -119,14 +118,6 @@ func (r *Reconciler) inspect(ctx context.Context, class *v1alpha1.ProviderClass)
 		f.after = doubtPeriod
 	}
 	return f, nil
-}
-
-// rawText is the error with its cause, which conditions leave out.
-func rawText(err error) string {
-	if known, ok := errors.AsType[*providers.Error](err); ok && known.Err != nil {
-		return err.Error() + ": " + known.Err.Error()
-	}
-	return err.Error()
 }
 
 // countInstances finds out whether a class that is being deleted may go. Until the last Proxy is gone an instance may yet

@@ -41,7 +41,10 @@ func (r *Reconciler) act(ctx context.Context, s *subject, a *Action) (more bool,
 	case Delete:
 		if a.Reason == v1alpha1.ReasonSpecChanged {
 			if current, err := r.stillAsked(ctx, s); err != nil || !current {
-				r.replacements.free(s.key)
+				if !beingReplaced(s.px) {
+					// What runs is not taken down; what is down already keeps its place.
+					r.replacements.free(s.key)
+				}
 				a.After = conflictRetry
 				return false, err
 			}

@@ -1,0 +1,145 @@
+package ledger
+
+import (
+	"k8s.io/apimachinery/pkg/types"
+
+	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
+	"crawl.example.com/egress-proxies-operator/leasing/record"
+)
+
+// How the ledger takes in what the API server says: news once, old news never.
+
+// ObserveLease takes in what an informer, a list or an answer says about a lease. It tells whether that is news, or at
+// least not known to be outdated.
+func (l *Ledger) ObserveLease(lease *v1alpha1.ProxyLease) (current bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if e := l.leases[keyOf(lease)]; e == nil && !record.Pending(lease) && older(lease.ResourceVersion, l.barrier) {
+		return false // deleted before the list that the ledger was built from
+	}
+	return l.observe(lease)
+}
+
+// DeleteLease takes in the event of a deletion. Only the incarnation that is named is freed.
+func (l *Ledger) DeleteLease(lease *v1alpha1.ProxyLease) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.tombs, lease.UID)
+	key := keyOf(lease)
+	e := l.leases[key]
+	if e == nil {
+		return
+	}
+	if e.uid == "" {
+		// Created and deleted before its creator had the answer.
+		if b, ok := record.BindingOf(lease); !ok || !sameGrant(b, e.binding) {
+			return
+		}
+		e.uid = lease.UID
+	}
+	l.forget(key, lease.UID)
+}
+
+// forget drops the entry of a lease if it is that incarnation.
+func (l *Ledger) forget(key types.NamespacedName, uid types.UID) {
+	if e := l.leases[key]; e != nil && e.uid == uid {
+		l.drop(e)
+		delete(l.leases, key)
+	}
+}
+
+func (l *Ledger) observe(lease *v1alpha1.ProxyLease) (current bool) {
+	if _, dead := l.tombs[lease.UID]; dead || !l.open {
+		return false
+	}
+	key := keyOf(lease)
+	b, _ := record.BindingOf(lease)
+	holds := record.Holds(lease)
+
+	e := l.leases[key]
+	if e != nil && e.uid != "" && e.uid != lease.UID {
+		if older(lease.ResourceVersion, e.rv) {
+			return false
+		}
+		// A namesake was created after the one we know was deleted.
+		l.drop(e)
+		delete(l.leases, key)
+		e = nil
+	}
+	switch {
+	case e == nil:
+		if record.Pending(lease) {
+			return true
+		}
+		e = &entry{key: key, uid: lease.UID, rv: lease.ResourceVersion, state: finished, mode: lease.Spec.Mode, holder: lease.Spec.Holder}
+		l.leases[key] = e
+		if holds {
+			e.binding, e.state = b, bound
+			l.take(e)
+		}
+	case e.state == reserved:
+		switch {
+		case holds && sameGrant(b, e.binding):
+			e.uid, e.rv, e.state = lease.UID, lease.ResourceVersion, bound
+		case holds:
+			// Somebody else's grant was written under this name; ours will be refused.
+			l.drop(e)
+			e.uid, e.rv, e.binding, e.state = lease.UID, lease.ResourceVersion, b, bound
+			l.take(e)
+		case !record.Pending(lease):
+			e.uid, e.rv = lease.UID, lease.ResourceVersion
+			l.drop(e)
+			e.state = finished
+		}
+	default:
+		if older(lease.ResourceVersion, e.rv) {
+			return false
+		}
+		e.rv = lease.ResourceVersion
+		if e.state == bound && !holds {
+			l.drop(e)
+			e.state = finished
+		}
+	}
+	return true
+}
+
+// take gives the entry a slot of its proxy.
+func (l *Ledger) take(e *entry) {
+	u := l.usage[e.binding.ProxyUID]
+	if u == nil {
+		u = &usage{leases: map[types.NamespacedName]*entry{}, byTarget: map[string]uint64{}}
+		l.usage[e.binding.ProxyUID] = u
+	}
+	u.leases[e.key] = e
+	if e.mode == v1alpha1.LeaseExclusive {
+		u.exclusives++
+	}
+	name := types.NamespacedName{Namespace: e.key.Namespace, Name: e.binding.ProxyName}
+	if l.named[name] == nil {
+		l.named[name] = map[*entry]struct{}{}
+	}
+	l.named[name][e] = struct{}{}
+	l.reindex(name)
+}
+
+// drop takes the slot away from the entry, if it has one.
+func (l *Ledger) drop(e *entry) {
+	u := l.usage[e.binding.ProxyUID]
+	if u == nil || u.leases[e.key] != e {
+		return
+	}
+	delete(u.leases, e.key)
+	if e.mode == v1alpha1.LeaseExclusive {
+		u.exclusives--
+	}
+	name := types.NamespacedName{Namespace: e.key.Namespace, Name: e.binding.ProxyName}
+	delete(l.named[name], e)
+	if len(l.named[name]) == 0 {
+		delete(l.named, name)
+	}
+	if p := l.proxies[name]; len(u.leases) == 0 && (p == nil || p.uid != e.binding.ProxyUID) {
+		delete(l.usage, e.binding.ProxyUID)
+	}
+	l.reindex(name)
+}
