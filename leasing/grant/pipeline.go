@@ -63,7 +63,7 @@ type Pipeline struct {
 
 	once  sync.Once
 	slots chan struct{}
-	busy  sync.WaitGroup
+	busy  inflight
 	// proxies are locks that a context ends the wait for: they are held during calls.
 	proxies [64]chan struct{}
 }
@@ -130,17 +130,7 @@ func (p *Pipeline) releaseAbandoned(ctx context.Context, lease *v1alpha1.ProxyLe
 func (p *Pipeline) Go(f func()) { p.busy.Go(f) }
 
 // Drain waits until no grant is under way, at most until ctx ends.
-func (p *Pipeline) Drain(ctx context.Context) {
-	idle := make(chan struct{})
-	go func() {
-		p.busy.Wait()
-		close(idle)
-	}()
-	select {
-	case <-idle:
-	case <-ctx.Done():
-	}
-}
+func (p *Pipeline) Drain(ctx context.Context) { p.busy.wait(ctx) }
 
 // create settles one creation. A lease that comes with an error is written but not promised. Nothing is sent for a
 // requester who has given up before its turn came: then the slot is free at once.
