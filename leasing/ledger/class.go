@@ -22,7 +22,7 @@ type bucket struct{ first, last *proxy }
 func (c *class) place(p *proxy) {
 	load := p.load()
 	if p.closed != "" || (p.capacity > 0 && load >= p.capacity) || p.usage.exclusives > 0 ||
-		p.object.Status.Exclusive != nil {
+		p.object.Status.Exclusive != nil || p.claim != "" {
 		return
 	}
 	for len(c.buckets) <= load {

@@ -53,6 +53,8 @@ type Ledger struct {
 	leases  map[types.NamespacedName]*entry
 	// named are the leases by the name of their proxy, whichever proxy of that name it is.
 	named map[types.NamespacedName]map[*entry]struct{}
+	// claims by the key of exclusive requests that wait.
+	claims map[string]*claim
 	// tombs are leases whose deletion was acknowledged but not seen as an event yet.
 	tombs map[types.UID]time.Time
 }
@@ -83,6 +85,7 @@ func (l *Ledger) reset() {
 	l.usage = map[types.UID]*usage{}
 	l.leases = map[types.NamespacedName]*entry{}
 	l.named = map[types.NamespacedName]map[*entry]struct{}{}
+	l.claims = map[string]*claim{}
 	l.tombs = map[types.UID]time.Time{}
 }
 

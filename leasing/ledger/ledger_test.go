@@ -41,6 +41,10 @@ func request(name string, change ...func(*Request)) Request {
 
 func targets(names ...string) func(*Request) { return func(r *Request) { r.Targets = names } }
 func exclusive(r *Request)                   { r.Mode = v1alpha1.LeaseExclusive }
+func inEU(r *Request)                        { r.Selector = labels.SelectorFromSet(labels.Set{"geo": "eu"}) }
+func pinned(name string) func(*Request) {
+	return func(r *Request) { r.ProxyName, r.Selector = name, nil }
+}
 
 func mustReserve(t testing.TB, l *Ledger, r Request) Reservation {
 	t.Helper()
@@ -311,14 +315,11 @@ func TestL19_LoweredCapacityEvictsNobody(t *testing.T) {
 
 func TestL23_PinIsHonouredIfFree(t *testing.T) {
 	l := newLedger(fixture.Proxy(ns, "a", fixture.Capacity(1)), fixture.Proxy(ns, "b"))
-	pin := func(name string) func(*Request) {
-		return func(r *Request) { r.ProxyName, r.Selector = name, nil }
-	}
-	if res := mustReserve(t, l, request("x", pin("a"))); res.Binding.ProxyName != "a" {
+	if res := mustReserve(t, l, request("x", pinned("a"))); res.Binding.ProxyName != "a" {
 		t.Fatalf("got %s", res.Binding.ProxyName)
 	}
-	wantReason(t, l, request("y", pin("a")), v1alpha1.ReasonPinnedBusy)
-	wantReason(t, l, request("y", pin("nowhere")), v1alpha1.ReasonProxyNotFound)
+	wantReason(t, l, request("y", pinned("a")), v1alpha1.ReasonPinnedBusy)
+	wantReason(t, l, request("y", pinned("nowhere")), v1alpha1.ReasonProxyNotFound)
 }
 
 func TestEligibility(t *testing.T) {
@@ -408,8 +409,6 @@ func TestSelectorExclusionAndCooldown(t *testing.T) {
 		px.Status.Cooldowns = []v1alpha1.Cooldown{{Target: "x.example", UntilTime: &metav1.Time{Time: fixture.Start.Add(60e9)}, InstanceID: "i-cooling"}}
 	})
 	l := newLedger(fixture.Proxy(ns, "us", fixture.Labels(map[string]string{"geo": "us"})), cooling)
-	eu, _ := labels.Parse("geo=eu")
-	inEU := func(r *Request) { r.Selector = eu }
 	if earliest := wantReason(t, l, request("1", inEU, targets("x.example")), v1alpha1.ReasonCooling); !earliest.Equal(fixture.Start.Add(60e9)) {
 		t.Fatalf("earliest %v", earliest)
 	}

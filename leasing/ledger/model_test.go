@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"testing"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	"pgregory.net/rapid"
@@ -24,6 +25,7 @@ type model struct {
 	late     []*v1alpha1.ProxyLease // states whose events are still under way
 	proxies  map[string]*v1alpha1.Proxy
 	sequence int
+	now      time.Time
 }
 
 func (m *model) next() string {
@@ -34,7 +36,7 @@ func (m *model) next() string {
 // TestLedgerAgainstModel runs random histories of grants, lost answers, releases, expiries and late events.
 func TestLedgerAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		m := &model{rv: 10, stored: map[string]*v1alpha1.ProxyLease{}, writing: map[string]Reservation{}, proxies: map[string]*v1alpha1.Proxy{}}
+		m := &model{rv: 10, now: fixture.Start, stored: map[string]*v1alpha1.ProxyLease{}, writing: map[string]Reservation{}, proxies: map[string]*v1alpha1.Proxy{}}
 		l := New(nil)
 		l.Open()
 		for i := range 3 {
@@ -58,7 +60,22 @@ func TestLedgerAgainstModel(t *testing.T) {
 				if rapid.IntRange(0, 3).Draw(t, "exclusive") == 0 {
 					r.Mode = v1alpha1.LeaseExclusive
 				}
-				res, err := l.Reserve(r, fixture.Start)
+				claimed := map[string]string{}
+				for key, c := range l.claims {
+					if c.proxy != nil {
+						claimed[c.proxy.key.Name] = key
+					}
+				}
+				if r.Mode == v1alpha1.LeaseExclusive && rapid.Bool().Draw(t, "waited") {
+					r.Claim = rapid.SampledFrom([]string{"one", "two"}).Draw(t, "claim")
+				}
+				res, err := l.Reserve(r, m.now)
+				if key := claimed[res.Binding.ProxyName]; err == nil && key != "" && key != r.Claim {
+					t.Fatalf("%s was given to %+v, although %s claims it", res.Binding.ProxyName, r, key)
+				}
+				if err == nil && r.Claim != "" && l.claims[r.Claim] != nil {
+					t.Fatalf("the claim of a granted lease goes on")
+				}
 				if _, ok := errors.AsType[*NoProxyError](err); ok {
 					return
 				}
@@ -66,6 +83,28 @@ func TestLedgerAgainstModel(t *testing.T) {
 					t.Fatal(err)
 				}
 				m.writing[r.Lease.Name] = res
+			},
+			"claim": func(t *rapid.T) {
+				r := request("x", exclusive)
+				if rapid.Bool().Draw(t, "pinned") {
+					r.ProxyName, r.Selector = rapid.SampledFrom([]string{"p0", "p1", "p2", "none"}).Draw(t, "proxy"), nil
+				}
+				key := rapid.SampledFrom([]string{"one", "two"}).Draw(t, "key")
+				if until := l.Claim(key, r, m.now); !until.IsZero() && (!until.After(m.now) || until.Sub(m.now) > MaxClaimWindow) {
+					t.Fatalf("claimed until %v, now %v", until, m.now)
+				}
+			},
+			"withdraw": func(t *rapid.T) { l.Withdraw(rapid.SampledFrom([]string{"one", "two"}).Draw(t, "key")) },
+			"time": func(t *rapid.T) {
+				m.now = m.now.Add(time.Duration(rapid.IntRange(1, 900).Draw(t, "seconds")) * time.Second)
+			},
+			"proxy changes": func(t *rapid.T) {
+				name := pick(t, slices.Collect(maps.Keys(m.proxies)))
+				px := m.proxies[name].DeepCopy()
+				px.ResourceVersion = m.next()
+				px.Spec.Leasing = rapid.SampledFrom([]v1alpha1.LeasingMode{v1alpha1.LeasingEnabled, v1alpha1.LeasingDisabled}).Draw(t, "leasing")
+				m.proxies[name] = px
+				l.ObserveProxy(px)
 			},
 			"written": func(t *rapid.T) {
 				name := pick(t, slices.Collect(maps.Keys(m.writing)))
@@ -120,6 +159,7 @@ func TestLedgerAgainstModel(t *testing.T) {
 				m.late = slices.Delete(m.late, i, i+1)
 			},
 			"": func(t *rapid.T) {
+				checkClaims(t, l)
 				for name, px := range m.proxies {
 					want, exclusives := 0, 0
 					count := func(res string, mode v1alpha1.LeaseMode) {

@@ -24,6 +24,8 @@ type proxy struct {
 	identity string
 	usage    *usage
 	class    *class
+	// claim is the key of the claim on the proxy; empty: there is none.
+	claim string
 	// level is the load bucket of the class the proxy stands in; -1 when it is in none.
 	level      int
 	prev, next *proxy
@@ -38,7 +40,7 @@ type space struct {
 }
 
 // ObserveProxy takes in what an informer or a list says about a Proxy. It tells whether the Proxy can take
-// leases, so that waiting ones should be tried again.
+// leases, or is claimed by one that waits, so that waiting ones should be tried again.
 func (l *Ledger) ObserveProxy(px *v1alpha1.Proxy) (open bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -92,7 +94,7 @@ func (l *Ledger) observeProxy(px *v1alpha1.Proxy) (open bool) {
 	}
 	p.identity = Identity(px)
 	l.link(p)
-	return p.level >= 0
+	return p.level >= 0 || p.claim != ""
 }
 
 // DeleteProxy takes in the event of a deletion. Leases that hold the proxy stay: ending them is a decision of its own.
@@ -191,6 +193,9 @@ func (l *Ledger) cooling(p *proxy, targets []string, now time.Time) time.Time {
 
 // remove takes a proxy out. What it carries stays known by its UID until the leases end.
 func (l *Ledger) remove(p *proxy) {
+	if c := l.claims[p.claim]; c != nil {
+		l.unclaim(c)
+	}
 	l.unlink(p)
 	delete(l.proxies, p.key)
 	if len(p.usage.leases) == 0 {

@@ -32,6 +32,8 @@ type Request struct {
 	Targets   []string
 	Mode      v1alpha1.LeaseMode
 	Excluded  []string
+	// Claim is the key of the claim of exclusive requests that wait, see Ledger.Claim; empty: none.
+	Claim string
 }
 
 // Reservation is a slot that was taken for a lease.
@@ -75,6 +77,7 @@ func (l *Ledger) Reserve(r Request, now time.Time) (Reservation, error) {
 	if p == nil {
 		return Reservation{}, l.explain(r, now)
 	}
+	l.withdraw(r.Claim)
 	l.grants++
 	l.uses++
 	e := &entry{
@@ -92,6 +95,9 @@ func (l *Ledger) Reserve(r Request, now time.Time) (Reservation, error) {
 
 // choose finds the best proxy; nil when none qualifies.
 func (l *Ledger) choose(r Request, now time.Time) *proxy {
+	if p := l.claimedFor(r, now); p != nil {
+		return p
+	}
 	s := l.spaces[r.Lease.Namespace]
 	if s == nil {
 		return nil
@@ -133,6 +139,11 @@ func (l *Ledger) qualifies(p *proxy, r Request, now time.Time) bool {
 	if r.Mode == v1alpha1.LeaseExclusive && p.load() > 0 {
 		return false
 	}
+	return l.suits(p, r, now)
+}
+
+// suits tells whether a proxy may be given to this request, whatever it carries.
+func (l *Ledger) suits(p *proxy, r Request, now time.Time) bool {
 	if slices.Contains(r.Excluded, p.key.Name) {
 		return false
 	}
@@ -195,7 +206,7 @@ func (l *Ledger) explain(r Request, now time.Time) *NoProxyError {
 	if r.ProxyName != "" {
 		return l.explainPin(r, now)
 	}
-	var matching, open, cooling int
+	var matching, open, cooling, claimed int
 	var closed string
 	var earliest time.Time
 	if s := l.spaces[r.Lease.Namespace]; s != nil {
@@ -213,6 +224,9 @@ func (l *Ledger) explain(r Request, now time.Time) *NoProxyError {
 					continue
 				}
 				open++
+				if p.claim != "" && p.claim != r.Claim {
+					claimed++
+				}
 				if until := l.cooling(p, r.Targets, now); !until.IsZero() {
 					cooling++
 					if earliest.IsZero() || until.Before(earliest) {
@@ -235,10 +249,11 @@ func (l *Ledger) explain(r Request, now time.Time) *NoProxyError {
 			Message: fmt.Sprintf("All %d matching proxies that take leases cool down for a target", open),
 		}
 	}
-	return &NoProxyError{
-		Reason: v1alpha1.ReasonAtCapacity, Earliest: earliest,
-		Message: fmt.Sprintf("None of %d matching proxies that take leases is free", open),
+	message := fmt.Sprintf("None of %d matching proxies that take leases is free", open)
+	if claimed > 0 {
+		message += fmt.Sprintf("; %d are kept for an exclusive lease that waits", claimed)
 	}
+	return &NoProxyError{Reason: v1alpha1.ReasonAtCapacity, Earliest: earliest, Message: message}
 }
 
 func (l *Ledger) explainPin(r Request, now time.Time) *NoProxyError {
