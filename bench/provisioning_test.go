@@ -68,7 +68,8 @@ type provisioning struct {
 }
 
 func TestProvisioning(t *testing.T) {
-	env := testenv.New(t)
+	var env *testenv.Env
+	apart(t, func() { env = testenv.New(t) })
 	b := &provisioning{report: report{t, "provisioning"}, env: env, api: newAPIServer(t, env)}
 	b.prepare()
 	b.readyAgainstRaw()
@@ -196,9 +197,9 @@ func (b *provisioning) life(p *process, r *readiness, name string, n int, profil
 	}
 }
 
-// raw creates n Proxies that nobody acts on, each followed by one write of the final status. It gives the time that took and
-// the CPU time of the API server, in seconds.
-func (b *provisioning) raw(namespace, name string, n int) (took time.Duration, cpu float64) {
+// raw creates n Proxies that nobody acts on, each followed by one write of the final status. It gives the time until a watch
+// has shown the last of them Ready, as life does, and the CPU time of the API server, in seconds.
+func (b *provisioning) raw(p *process, r *readiness, namespace, name string, n int) (took time.Duration, cpu float64) {
 	b.t.Helper()
 	before := b.api.work(b.t)
 	start := time.Now()
@@ -209,9 +210,10 @@ func (b *provisioning) raw(namespace, name string, n int) (took time.Duration, c
 		}
 		return statusapply.Whole(ctx, b.env.Client, v1alpha1.ManagerCore, px, &px.Status, b.final.Status.DeepCopy())
 	})
-	took = time.Since(start)
+	took = r.wait(p, patience, "all raw Proxies to be Ready", func(r *readiness) bool { return len(r.ready) == n }).Sub(start)
 	cpu = b.api.work(b.t).since(before).cpu
 	b.must(b.env.Client.DeleteAllOf(b.t.Context(), &v1alpha1.Proxy{}, client.InNamespace(namespace)))
+	r.wait(p, patience, "all raw Proxies to be gone", func(r *readiness) bool { return len(r.present) == 0 })
 	return took, cpu
 }
 
@@ -225,8 +227,9 @@ func (b *provisioning) readyAgainstRaw() {
 	b.classReady(p)
 	r := watchReadiness(t, b.env, b.config.Namespace)
 	rawNamespace := b.env.Namespace(t)
+	rawReady := watchReadiness(t, b.env, rawNamespace)
 	b.life(p, r, "warm", proxiesPerRound/4, "")
-	b.raw(rawNamespace, "warm", proxiesPerRound/4)
+	b.raw(p, rawReady, rawNamespace, "warm", proxiesPerRound/4)
 
 	b.note("%d rounds of %d Proxies each, %d writers; raw is Create and one status write of the same object, as many by as many "+
 		"writers, half of them before and half after", rounds, proxiesPerRound, writers)
@@ -238,9 +241,9 @@ func (b *provisioning) readyAgainstRaw() {
 		if i == 0 {
 			profiles = os.Getenv(profilesVariable)
 		}
-		before, beforeCPU := b.raw(rawNamespace, fmt.Sprintf("before-%d", i), proxiesPerRound/2)
+		before, beforeCPU := b.raw(p, rawReady, rawNamespace, fmt.Sprintf("before-%d", i), proxiesPerRound/2)
 		one := b.life(p, r, fmt.Sprintf("round-%d", i), proxiesPerRound, profiles)
-		after, afterCPU := b.raw(rawNamespace, fmt.Sprintf("after-%d", i), proxiesPerRound/2)
+		after, afterCPU := b.raw(p, rawReady, rawNamespace, fmt.Sprintf("after-%d", i), proxiesPerRound/2)
 		baseline := proxiesPerRound / (before + after).Seconds()
 		rawCPU += beforeCPU + afterCPU
 		ready, raw, ratio = append(ready, one.perSecond), append(raw, baseline), append(ratio, one.perSecond/baseline)

@@ -232,6 +232,8 @@ func TestA44_ProvidersWriteNoSpecification(t *testing.T) {
 		{px, `{"spec":{"leasing":"Disabled"}}`, "spec"},
 		{px, `{"metadata":{"labels":{"geo":"eu"}}}`, "metadata"},
 		{px, `{"metadata":{"annotations":{"crawl.example.com/skip-cleanup":"true"}}}`, "metadata"},
+		{px, `{"metadata":{"annotations":{"crawl.example.com/gc-confirm":"9"}}}`, "metadata"},
+		{class, `{"metadata":{"annotations":{"crawl.example.com/first-intent":"{}"}}}`, "metadata"},
 		{px, `{"metadata":{"finalizers":["crawl.example.com/lease-drain"]}}`, "metadata.finalizers"},
 		{class, `{"spec":{"garbageCollection":"Off"}}`, "spec"},
 		{class, `{"metadata":{"annotations":{"crawl.example.com/gc-confirm":"9"}}}`, "metadata"},
@@ -240,7 +242,7 @@ func TestA44_ProvidersWriteNoSpecification(t *testing.T) {
 	} {
 		wantForbidden(t, refused.merge, patch(refused.obj, refused.merge), refused.says)
 	}
-	must(t, patch(px, `{"metadata":{"finalizers":["crawl.example.com/instance-kubernetes"]}}`))
+	must(t, patch(px, `{"metadata":{"annotations":{"crawl.example.com/first-intent":"{}"},"finalizers":["crawl.example.com/instance-kubernetes"]}}`))
 	must(t, patch(class, `{"metadata":{"finalizers":["crawl.example.com/class-instances"]}}`))
 	must(t, patch(px, `{"metadata":{"finalizers":null}}`))
 	must(t, patch(class, `{"metadata":{"finalizers":null}}`))

@@ -45,9 +45,13 @@ func Compose(px *v1alpha1.Proxy, in Input) v1alpha1.ProxyStatus {
 	if px.Spec.Mode == v1alpha1.ModeExternal {
 		c.provideExternal()
 	}
-	c.setHealth()
-	c.setAccessRestricted()
-	c.setDrained()
+	if c.probeable() || c.has(v1alpha1.ConditionHealthy) {
+		c.setHealth()
+		c.setAccessRestricted()
+	}
+	if c.draining() || c.has(v1alpha1.ConditionDrained) {
+		c.setDrained()
+	}
 	c.setReady()
 	c.out.EgressIdentity = egressIdentity(px, in.Class, &c.out)
 	c.out.Phase = c.phase()
@@ -75,7 +79,18 @@ func (c *composer) get(condition string) metav1.Condition {
 	return metav1.Condition{Type: condition, Status: metav1.ConditionUnknown}
 }
 
+func (c *composer) has(condition string) bool {
+	return meta.FindStatusCondition(c.out.Conditions, condition) != nil
+}
+
 func (c *composer) deleting() bool { return !c.px.DeletionTimestamp.IsZero() }
+
+// draining tells whether somebody wants the proxy to be empty.
+func (c *composer) draining() bool { return len(c.px.Spec.DrainRequests) > 0 || c.deleting() }
+
+// probeable tells whether there is anything to say of the health. Conditions that say no more than their absence are not
+// written: each makes all writes of the object dearer.
+func (c *composer) probeable() bool { return endpointHost(c.out.Instance) != "" || c.in.Problem != nil }
 
 // provideExternal stands in for the provider manager, which an External proxy does not have.
 func (c *composer) provideExternal() {
@@ -134,8 +149,8 @@ func (c *composer) setAccessRestricted() {
 }
 
 func (c *composer) setDrained() {
-	switch requested := len(c.px.Spec.DrainRequests) > 0 || c.deleting(); {
-	case !requested:
+	switch {
+	case !c.draining():
 		c.set(v1alpha1.ConditionDrained, metav1.ConditionFalse, v1alpha1.ReasonNotRequested, "Nobody asks for the proxy to be empty.")
 	case !c.in.LeasesKnown || c.in.Leases > 0:
 		c.set(v1alpha1.ConditionDrained, metav1.ConditionFalse, v1alpha1.ReasonDraining, "Leases still hold the proxy; no new ones are granted.")

@@ -25,7 +25,6 @@ const conflictRequeue = 100 * time.Millisecond
 
 // Reasons and action of events.
 const (
-	eventBound     = "Bound"
 	eventAbandoned = "InstanceAbandoned"
 	eventOpen      = "AccessNotRestricted"
 
@@ -177,13 +176,9 @@ func (r *Reconciler) watch(ctx context.Context, px *v1alpha1.Proxy, in *Input) e
 	return nil
 }
 
-// announce tells what a write changed and a person should notice. Changes of health are not announced one by one: a bad
-// hour of a large fleet would double its writes.
+// announce tells what a write changed and a person should notice. The steps that every Proxy goes through are conditions
+// and no events, and neither is a change of health: a new fleet, or a bad hour of a large one, would double its writes.
 func (r *Reconciler) announce(px *v1alpha1.Proxy, before *v1alpha1.ProxyStatus) {
-	if before.Binding == nil && px.Status.Binding != nil {
-		r.Recorder.Eventf(px, nil, corev1.EventTypeNormal, eventBound, actionReconcile,
-			"Bound to ProviderClass %s of type %s", px.Status.Binding.ClassName, px.Status.Binding.Type)
-	}
 	if meta.IsStatusConditionFalse(px.Status.Conditions, v1alpha1.ConditionAccessRestricted) &&
 		!meta.IsStatusConditionFalse(before.Conditions, v1alpha1.ConditionAccessRestricted) {
 		r.Recorder.Eventf(px, nil, corev1.EventTypeWarning, eventOpen, actionReconcile,

@@ -27,6 +27,9 @@ const (
 	// although it stopped because there are so many. The operator lowers the number with each deletion and takes the
 	// annotation away with the last.
 	AnnotationGCConfirm = GroupName + "/gc-confirm"
+	// AnnotationFirstIntent, set by provider managers together with their finalizer, says that and where the first instance of
+	// a Proxy is about to be created, until status.instance does.
+	AnnotationFirstIntent = GroupName + "/first-intent"
 	// AnnotationDeletionCost, set by users, orders the members of a pool on scale-down: lower goes first.
 	AnnotationDeletionCost = GroupName + "/deletion-cost"
 	// AnnotationInstanceHash on what a provider made is the hash of what it was made from.

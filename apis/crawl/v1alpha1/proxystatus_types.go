@@ -50,6 +50,7 @@ type ProxyStatus struct {
 }
 
 // Binding says which provider manager handles a proxy.
+// +structType=atomic
 type Binding struct {
 	// type of the ProviderClass.
 	// +optional
@@ -143,6 +144,7 @@ type Instance struct {
 }
 
 // Health is what the last transition of the health engine found.
+// +structType=atomic
 type Health struct {
 	// instanceID is the incarnation the result is about; of another one it counts as unknown.
 	// +optional

@@ -25,12 +25,13 @@ func (r *Reconciler) act(ctx context.Context, s *subject, a *Action) (more bool,
 		r.look(ctx, s)
 		return true, nil
 	case AddFinalizer:
-		if err := r.patchFinalizer(ctx, s.px, r.finalizer, controllerutil.AddFinalizer); err != nil {
-			r.creates.free(s.key)
+		return true, r.hold(ctx, s, nil)
+	case RecordFirstIntent:
+		if err := r.holdClass(ctx, s); err != nil {
 			return false, err
 		}
-		s.desired.Finalizer = true
-		return true, nil
+		intent := recordIntent(s.desired, record, s.name, r.Clock.Now())
+		return true, r.hold(ctx, s, &intent)
 	case RecordIntent:
 		if err := r.holdClass(ctx, s); err != nil {
 			return false, err
@@ -54,7 +55,7 @@ func (r *Reconciler) act(ctx context.Context, s *subject, a *Action) (more bool,
 		record.Name = s.name
 		return false, r.write(ctx, s, *a, recordMissing(record, r.Clock.Now()), nil)
 	case RemoveFinalizer:
-		if err := r.patchFinalizer(ctx, s.px, r.finalizer, controllerutil.RemoveFinalizer); err != nil {
+		if err := r.patch(ctx, s.px, func() { controllerutil.RemoveFinalizer(s.px, r.finalizer) }); err != nil {
 			return false, err
 		}
 		r.release(s.key)
@@ -203,19 +204,33 @@ func (r *Reconciler) holdClass(ctx context.Context, s *subject) error {
 	if hasFinalizer(s.class, v1alpha1.FinalizerClassInstances) {
 		return nil
 	}
-	return r.patchFinalizer(ctx, s.class, v1alpha1.FinalizerClassInstances, controllerutil.AddFinalizer)
+	return r.patch(ctx, s.class, func() { controllerutil.AddFinalizer(s.class, v1alpha1.FinalizerClassInstances) })
 }
 
-// patchFinalizer changes one finalizer and nothing else, at the resourceVersion that the decision was made on: a release
-// that was decided on old knowledge must fail.
-func (r *Reconciler) patchFinalizer(ctx context.Context, obj client.Object, finalizer string, change func(client.Object, string) bool) error {
-	before := obj.DeepCopyObject().(client.Object)
-	if !change(obj, finalizer) {
-		return nil
+// hold makes the Proxy stay until its instance is gone. Its first intent is part of that write.
+func (r *Reconciler) hold(ctx context.Context, s *subject, first *v1alpha1.Instance) error {
+	err := r.patch(ctx, s.px, func() {
+		controllerutil.AddFinalizer(s.px, r.finalizer)
+		if first != nil {
+			annotateIntent(s.px, *first)
+		}
+	})
+	if err != nil {
+		r.creates.free(s.key)
+		return err
 	}
+	s.desired.Finalizer = true
+	return nil
+}
+
+// patch changes what is not the status, at the resourceVersion that the decision was made on: a release that was decided
+// on old knowledge must fail.
+func (r *Reconciler) patch(ctx context.Context, obj client.Object, change func()) error {
+	before := obj.DeepCopyObject().(client.Object)
+	change()
 	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
 	if err := r.Client.Patch(ctx, obj, patch, client.FieldOwner(r.manager)); err != nil {
-		return fmt.Errorf("change finalizer %s of %s: %w", finalizer, obj.GetName(), err)
+		return fmt.Errorf("change the finalizers of %s: %w", obj.GetName(), err)
 	}
 	return nil
 }

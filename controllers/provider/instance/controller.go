@@ -252,7 +252,7 @@ func (r *Reconciler) proxiesOf(ctx context.Context, class *v1alpha1.ProviderClas
 
 // beingCreated tells whether a Proxy has an attempt that has not ended with a running instance.
 func beingCreated(px *v1alpha1.Proxy) bool {
-	return px.Status.Instance != nil && px.Status.Instance.IntentTime != nil && px.DeletionTimestamp.IsZero() &&
+	return stored(px).IntentTime != nil && px.DeletionTimestamp.IsZero() &&
 		!meta.IsStatusConditionTrue(px.Status.Conditions, v1alpha1.ConditionProvisioned)
 }
 

@@ -26,7 +26,7 @@ func TestA1_FinalizerAndIntentAreStoredBeforeCreate(t *testing.T) {
 		if !hasFinalizer(now, v1alpha1.FinalizerInstance(v1alpha1.ProviderKubernetes)) {
 			t.Error("Create is called and the finalizer is not stored")
 		}
-		if i := now.Status.Instance; i == nil || i.IntentTime == nil || i.Name != call.Name || i.Attempt != 1 {
+		if i := stored(now); i.IntentTime == nil || i.Zone != call.Zone || i.Attempt != 1 {
 			t.Errorf("Create is called and the intent is not stored: %+v", i)
 		}
 		class := &v1alpha1.ProviderClass{}
@@ -99,7 +99,7 @@ func TestA3_CrashBetweenCreateAndStatus(t *testing.T) {
 			px := s.proxy("px")
 			r := s.newReconciler(s.dying(func(*v1alpha1.Proxy) bool { return s.cloud.Count(fake.MethodCreate) > 0 }))
 			s.runWith(r, px, time.Minute, func() bool { return s.cloud.Count(fake.MethodCreate) > 0 })
-			if i := s.get(px).Status.Instance; i == nil || i.IntentTime == nil || i.SubmittedTime != nil {
+			if i := stored(s.get(px)); i.IntentTime == nil || i.SubmittedTime != nil {
 				t.Fatalf("the crash did not happen where it should: %+v", i)
 			}
 			s.wantInstances(1)

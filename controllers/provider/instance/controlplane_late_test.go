@@ -30,8 +30,8 @@ func newLife(t *testing.T, b fake.Behaviour) (*lateLife, *mirror) {
 	s.cloud.Hook(fake.MethodCreate, func(call fake.Call) {
 		now := &v1alpha1.Proxy{}
 		s.must(m.server.Get(context.Background(), client.ObjectKeyFromObject(l.px), now))
-		if !hasFinalizer(now, s.finalizer) || now.Status.Instance == nil || now.Status.Instance.IntentTime == nil {
-			t.Errorf("Create is called without finalizer or intent: %v, %+v", now.Finalizers, now.Status.Instance)
+		if !hasFinalizer(now, s.finalizer) || stored(now).IntentTime == nil {
+			t.Errorf("Create is called without finalizer or intent: %v, %+v", now.Finalizers, stored(now))
 		}
 	})
 	l.px = s.proxy("px")
@@ -67,16 +67,14 @@ func (l *lateLife) check() {
 		}
 		return
 	}
-	record := now.Status.Instance
-	if len(instances) > 0 && (!hasFinalizer(now, l.finalizer) || record == nil || record.IntentTime == nil) {
+	record := stored(now)
+	if len(instances) > 0 && (!hasFinalizer(now, l.finalizer) || record.IntentTime == nil) {
 		l.t.Fatalf("an instance without finalizer or intent: %v, %+v", now.Finalizers, record)
 	}
-	if l.intent != nil && (record == nil || record.IntentTime == nil || record.IntentTime.Before(l.intent)) {
+	if l.intent != nil && (record.IntentTime == nil || record.IntentTime.Before(l.intent)) {
 		l.t.Fatalf("the intent of %v is forgotten: %+v", l.intent, record)
 	}
-	if record != nil {
-		l.intent = record.IntentTime
-	}
+	l.intent = record.IntentTime
 }
 
 // stages are what a user does, and what comes of it.

@@ -64,15 +64,18 @@ type Observed struct {
 // Kind of an Action.
 type Kind string
 
-// The actions. Look, AddFinalizer and RecordIntent are followed by another decision in the same reconcile; all others end it.
+// The actions. Look, AddFinalizer, RecordFirstIntent and RecordIntent are followed by another decision in the same reconcile;
+// all others end it.
 const (
 	// Ignore: nothing to do and nothing to write.
 	Ignore Kind = "Ignore"
 	// Look: ask the provider.
 	Look Kind = "Look"
-	// AddFinalizer before the first intent.
+	// AddFinalizer to a Proxy that has an instance already.
 	AddFinalizer Kind = "AddFinalizer"
-	// RecordIntent stores that and where an instance is about to be created.
+	// RecordFirstIntent stores the finalizer together with the first intent.
+	RecordFirstIntent Kind = "RecordFirstIntent"
+	// RecordIntent stores that and where a further instance is about to be created.
 	RecordIntent Kind = "RecordIntent"
 	// Create calls the provider.
 	Create Kind = "Create"
@@ -122,8 +125,10 @@ func Decide(d Desired, r v1alpha1.Instance, o *Observed, now time.Time, t provid
 			return failed(o.Err)
 		case o.Found && o.Instance.Owner.UID != d.UID:
 			return Action{Kind: Report, Reason: v1alpha1.ReasonNameCollision, After: t.Slow}
+		case o.Found || recorded(r):
+			return Action{Kind: AddFinalizer}
 		}
-		return Action{Kind: AddFinalizer}
+		return Action{Kind: RecordFirstIntent, Reason: v1alpha1.ReasonCreating}
 	}
 	switch {
 	case d.Blind != nil:

@@ -82,7 +82,9 @@ func TestDecide_Invariants(t *testing.T) {
 		allowed := true
 		switch a.Kind {
 		case AddFinalizer:
-			allowed = !d.Finalizer && !d.Deleting && d.Hold == nil && d.Blind == nil
+			allowed = !d.Finalizer && !d.Deleting && d.Hold == nil && d.Blind == nil && (mine || recorded(r))
+		case RecordFirstIntent:
+			allowed = !d.Finalizer && !d.Deleting && d.Hold == nil && d.Blind == nil && absent && !recorded(r)
 		case RecordIntent:
 			known := r.ID != "" || r.IntentTime != nil
 			moves := r.IntentTime != nil && d.Zone != r.Zone
@@ -107,7 +109,7 @@ func TestDecide_Invariants(t *testing.T) {
 			t.Fatalf("%s %s after %v with\n%+v\n%+v\n%+v", a.Kind, a.Reason, a.After, d, r, o)
 		}
 	}
-	for _, kind := range []Kind{Ignore, Look, AddFinalizer, RecordIntent, Create, Delete, RecordMissing, Report, RemoveFinalizer} {
+	for _, kind := range []Kind{Ignore, Look, AddFinalizer, RecordFirstIntent, RecordIntent, Create, Delete, RecordMissing, Report, RemoveFinalizer} {
 		if reached[kind] < 50 {
 			t.Errorf("%s was decided %d times, which shows little", kind, reached[kind])
 		}

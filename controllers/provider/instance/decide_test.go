@@ -95,7 +95,8 @@ func TestDecide(t *testing.T) {
 	}{
 		// Before anything exists.
 		{"the provider is asked first", wanted(unfinalized), v1alpha1.Instance{}, nil, Look, ""},
-		{"A1 the finalizer comes before the intent", wanted(unfinalized), v1alpha1.Instance{}, absent, AddFinalizer, ""},
+		{"A1 the finalizer comes with the first intent", wanted(unfinalized), v1alpha1.Instance{}, absent, RecordFirstIntent, v1alpha1.ReasonCreating},
+		{"A1 the finalizer comes before anything else is done about an attempt", wanted(unfinalized), intended(time.Second), absent, AddFinalizer, ""},
 		{"what cannot be made gets no finalizer", wanted(unfinalized, held), v1alpha1.Instance{}, nil, Report, v1alpha1.ReasonCloudInitError},
 		{"without a class no finalizer", wanted(unfinalized, blind), v1alpha1.Instance{}, nil, Report, v1alpha1.ReasonClassNotFound},
 		{"the provider is asked before an intent", wanted(), v1alpha1.Instance{}, nil, Look, ""},

@@ -38,7 +38,7 @@ func newLostProxies() *lostProxies {
 
 // note remembers a Proxy, if an instance may have been made for it.
 func (l *lostProxies) note(px *v1alpha1.Proxy) bool {
-	if px.Status.Instance == nil || px.Status.Instance.IntentTime == nil {
+	if stored(px).IntentTime == nil {
 		return false
 	}
 	l.mu.Lock()

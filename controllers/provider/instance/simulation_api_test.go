@@ -32,6 +32,16 @@ type simProxy struct {
 	onDelete                  bool
 	deleting, finalizer, gone bool
 	record                    v1alpha1.Instance
+	// first is the first intent, which is no part of the status.
+	first v1alpha1.Instance
+}
+
+// stored mirrors the function of that name.
+func (p *simProxy) stored() v1alpha1.Instance {
+	if recorded(p.record) {
+		return p.record
+	}
+	return p.first
 }
 
 func (p *simProxy) name() string { return "n-" + string(p.uid) }
@@ -112,10 +122,10 @@ func (a *simAPI) write(seen *simProxy, locked bool, change func(*simProxy)) erro
 	}
 	a.touch(func(p *simProxy) {
 		change(p)
-		p.record = asStored(p.record)
+		p.record, p.first = asStored(p.record), asStored(p.first)
 	})
 	next := a.current()
-	seen.version, seen.record, seen.finalizer = next.version, next.record, next.finalizer
+	seen.version, seen.record, seen.first, seen.finalizer = next.version, next.record, next.first, next.finalizer
 	return nil
 }
 

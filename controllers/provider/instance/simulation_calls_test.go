@@ -12,8 +12,8 @@ import (
 // take its time to arrive.
 func (l *life) look(s *simSubject) {
 	r, asked := s.record(), l.now
-	instance, err := l.cloud.get(providers.Ref{Name: s.px.name(), Zone: r.Zone, ProviderID: r.ProviderID})
-	l.tell("get in %q: %s %s %s", r.Zone, reasonOutcome(err), instance.ID, instance.State)
+	instance, err := l.cloud.get(providers.Ref{Name: s.px.name(), Zone: s.px.record.Zone, ProviderID: s.px.record.ProviderID})
+	l.tell("get in %q: %s %s %s", s.px.record.Zone, reasonOutcome(err), instance.ID, instance.State)
 	if l.chance(15) {
 		l.count(slowLooks)
 		l.pass(l.upTo(min(simGetMax, l.until.Sub(l.now))))
@@ -33,6 +33,25 @@ func (l *life) look(s *simSubject) {
 	}
 	s.desired.Zone, _ = chooseZone(l, s.px.placement(), s.px.uid, l.generation, r, l.now, l.timing)
 	l.bendZone(s)
+}
+
+// intendFirst stores the finalizer and the first intent in one write.
+func (l *life) intendFirst(s *simSubject, a Action, r v1alpha1.Instance) (time.Duration, bool) {
+	next := recordIntent(s.desired, r, "", l.now)
+	switch l.without {
+	case intentStored:
+		s.px.first = next
+	case placeStored:
+		next.Zone = ""
+	}
+	wait, ok := l.store(s, l.without != intentLocked, func(p *simProxy) {
+		p.finalizer = true
+		if l.without != intentStored {
+			p.first = next
+		}
+	})
+	s.desired.Finalizer = true
+	return wait, ok
 }
 
 func (l *life) intend(s *simSubject, a Action, r v1alpha1.Instance) (time.Duration, bool) {

@@ -43,7 +43,7 @@ type simSubject struct {
 	held bool
 }
 
-func (s *simSubject) record() v1alpha1.Instance { return s.memory.addTo(s.px.uid, s.px.record) }
+func (s *simSubject) record() v1alpha1.Instance { return s.memory.addTo(s.px.uid, s.px.stored()) }
 
 // run reconciles as the work queue would, until l.until or until nothing is left of the Proxy.
 func (l *life) run() {
@@ -152,6 +152,8 @@ func (l *life) act(s *simSubject, a Action) (after time.Duration, more bool) {
 		}
 		s.desired.Finalizer = true
 		return 0, true
+	case RecordFirstIntent:
+		return l.intendFirst(s, a, r)
 	case RecordIntent:
 		return l.intend(s, a, r)
 	case Create:

@@ -132,7 +132,7 @@ func (l *life) bendObserved(s *simSubject) {
 
 func (l *life) bendZone(s *simSubject) {
 	if l.without == placeStored {
-		s.desired.Zone = s.px.record.Zone
+		s.desired.Zone = s.px.stored().Zone
 	}
 }
 

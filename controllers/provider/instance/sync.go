@@ -1,6 +1,7 @@
 package instance
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -254,7 +255,7 @@ func (r *Reconciler) pace(ctx context.Context, s *subject, a Action) (Action, er
 		at    func(*v1alpha1.Proxy) bool
 	)
 	switch {
-	case a.Kind == AddFinalizer || a.Kind == RecordIntent || (a.Kind == Look && !s.desired.Finalizer):
+	case a.Kind == AddFinalizer || a.Kind == RecordFirstIntent || a.Kind == RecordIntent || (a.Kind == Look && !s.desired.Finalizer):
 		b, limit, at = r.creates, ptr.Deref(s.class.Spec.MaxConcurrentCreates, DefaultMaxConcurrentCreates), beingCreated
 	case a.Kind == Delete && a.Reason == v1alpha1.ReasonSpecChanged:
 		b, limit, at = r.replacements, ptr.Deref(s.class.Spec.MaxConcurrentReplacements, DefaultMaxConcurrentReplacements), beingReplaced
@@ -289,16 +290,21 @@ func provisionedReason(px *v1alpha1.Proxy) string {
 
 // record is what is stored of the instance, and what this process knows of it besides.
 func (s *subject) record() v1alpha1.Instance {
-	if s.px.Status.Instance == nil {
-		return v1alpha1.Instance{}
+	r := stored(s.px)
+	if recorded(r) {
+		r.Name = cmp.Or(r.Name, s.name)
 	}
-	return s.accepted.addTo(s.px.UID, *s.px.Status.Instance)
+	return s.accepted.addTo(s.px.UID, r)
 }
 
-// ref finds the instance in any incarnation.
+// ref finds the instance in any incarnation. Where it is only the status tells: the first intent may be an old one, when
+// the status was lost.
 func (s *subject) ref() providers.Ref {
-	record := s.record()
-	return providers.Ref{Namespace: s.px.Namespace, Name: s.name, Zone: record.Zone, ProviderID: record.ProviderID}
+	ref := providers.Ref{Namespace: s.px.Namespace, Name: s.name}
+	if i := s.px.Status.Instance; i != nil {
+		ref.Zone, ref.ProviderID = i.Zone, i.ProviderID
+	}
+	return ref
 }
 
 // look asks the provider.
@@ -318,8 +324,8 @@ func (r *Reconciler) look(ctx context.Context, s *subject) {
 	}
 }
 
-// silent are the reasons of Provisioned that every instance goes through; the condition tells them, and an event for each
-// would double the writes of a start.
+// silent are the reasons of Provisioned that every instance goes through on its way to Running; the condition tells them, and
+// an event for each would double the writes of a start.
 var silent = map[string]bool{
 	v1alpha1.ReasonPending: true, v1alpha1.ReasonCreating: true, v1alpha1.ReasonStarting: true,
 }
@@ -344,7 +350,9 @@ func (r *Reconciler) write(ctx context.Context, s *subject, a Action, record v1a
 	if err := statusapply.Proxy(ctx, r.Client, r.manager, s.px, &next); err != nil {
 		return err
 	}
-	if after := provisionedReason(s.px); after != before && after != "" && !silent[after] {
+	after := provisionedReason(s.px)
+	expected := silent[after] || (after == v1alpha1.ReasonRunning && (before == "" || silent[before]))
+	if after != before && after != "" && !expected {
 		kind := corev1.EventTypeNormal
 		if warnings[after] {
 			kind = corev1.EventTypeWarning

@@ -40,6 +40,7 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: type
       type:
         namedType: com.example.crawl.egress-proxies-operator.apis.crawl.v1alpha1.ProviderType
+    elementRelationship: atomic
 - name: com.example.crawl.egress-proxies-operator.apis.crawl.v1alpha1.BoundProxy
   map:
     fields:
@@ -206,6 +207,7 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: lastHealthCheckTime
       type:
         namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Time
+    elementRelationship: atomic
 - name: com.example.crawl.egress-proxies-operator.apis.crawl.v1alpha1.HealthCheck
   map:
     fields:

@@ -1,0 +1,52 @@
+package instance
+
+import (
+	"encoding/json"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
+)
+
+// The first intent of a Proxy and our finalizer are one write: neither is ever there without the other, and the API server
+// has one write less to do for each Proxy. The status cannot be written along with a finalizer, so that intent is in an
+// annotation. It counts as the record until there is one in the status, which then says more; nobody takes it away.
+
+// firstIntent is what the annotation holds, as JSON.
+type firstIntent struct {
+	// UID of the Proxy: one that was copied to another Proxy says nothing.
+	UID             types.UID   `json:"uid"`
+	Zone            string      `json:"zone,omitempty"`
+	Time            metav1.Time `json:"time"`
+	DesiredHash     string      `json:"desiredHash,omitempty"`
+	ClassGeneration int64       `json:"classGeneration,omitempty"`
+}
+
+// annotateIntent puts the first intent on a Proxy.
+func annotateIntent(px *v1alpha1.Proxy, r v1alpha1.Instance) {
+	// It is made of strings, numbers and a time, for which Marshal has no error.
+	text, _ := json.Marshal(firstIntent{
+		UID: px.UID, Zone: r.Zone, Time: *r.IntentTime, DesiredHash: r.DesiredHash, ClassGeneration: r.ClassGeneration,
+	})
+	metav1.SetMetaDataAnnotation(&px.ObjectMeta, v1alpha1.AnnotationFirstIntent, string(text))
+}
+
+// recorded tells whether a record knows of an attempt or of an instance.
+func recorded(r v1alpha1.Instance) bool { return r.IntentTime != nil || r.ID != "" }
+
+// stored is the record that a Proxy carries: that in its status or, as long as there is none, its first intent. What
+// cannot be read as one is none: then a new intent is stored, for an instance of the same name.
+func stored(px *v1alpha1.Proxy) v1alpha1.Instance {
+	if i := px.Status.Instance; i != nil && recorded(*i) {
+		return *i
+	}
+	var first firstIntent
+	text, ok := px.Annotations[v1alpha1.AnnotationFirstIntent]
+	if !ok || json.Unmarshal([]byte(text), &first) != nil || first.UID != px.UID || first.Time.IsZero() {
+		return v1alpha1.Instance{}
+	}
+	return v1alpha1.Instance{
+		Zone: first.Zone, DesiredHash: first.DesiredHash, ClassGeneration: first.ClassGeneration, IntentTime: &first.Time, Attempt: 1,
+	}
+}
