@@ -125,6 +125,7 @@ func (b Backend) reserve(ctx context.Context, want *v1alpha1.ProxyLease, wait ti
 	}
 	b.pass()
 	if wait > 0 {
+		b.wake() // for the dispatcher's timers
 		timer := b.Clock.NewTimer(wait)
 		defer timer.Stop()
 		select {

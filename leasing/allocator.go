@@ -81,6 +81,7 @@ func New(o Options) (*Allocator, error) {
 	}
 	a.ledger = ledger.New(verdict)
 	a.waiting.init(o.MaxWaiting, o.MaxWaitingPerHolder)
+	a.waiting.demands.ended = a.unclaimed
 	a.chores = workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[chore]())
 	metrics, err := newMetrics(a, o.Registerer)
 	if err != nil {
@@ -361,6 +362,7 @@ func (a *Allocator) onProxy(px *v1alpha1.Proxy) {
 func (a *Allocator) onProxyGone(px *v1alpha1.Proxy) {
 	a.carryCooldowns(px)
 	a.ledger.DeleteProxy(px)
+	a.wake() // who has claimed it claims another
 }
 
 // wake makes the dispatcher look whether something can be granted.

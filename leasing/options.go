@@ -20,6 +20,8 @@ const (
 	DefaultMaxWaiting = 10_000
 	// DefaultMaxWaitingPerHolder is the most HTTP calls of one holder that wait at once.
 	DefaultMaxWaitingPerHolder = 1_000
+	// DefaultExclusivePatience is how long Exclusive leases wait until they claim a proxy.
+	DefaultExclusivePatience = 15 * time.Second
 )
 
 // Verdicts is what leasing needs of the health engine: the newest verdict, which is in memory before it is in a status.
@@ -73,6 +75,9 @@ type Options struct {
 	MaxWaiting, MaxWaitingPerHolder int
 	// RestartGrace is how long after a start no lease expires; 0: expiry.RestartGrace.
 	RestartGrace time.Duration
+	// ExclusivePatience is how long Exclusive leases wait until they claim a proxy, so that it takes no others until it is
+	// empty; 0: the default.
+	ExclusivePatience time.Duration
 }
 
 func (o *Options) complete() error {
@@ -99,6 +104,9 @@ func (o *Options) complete() error {
 	}
 	if o.MaxWaitingPerHolder == 0 {
 		o.MaxWaitingPerHolder = DefaultMaxWaitingPerHolder
+	}
+	if o.ExclusivePatience == 0 {
+		o.ExclusivePatience = DefaultExclusivePatience
 	}
 	return nil
 }

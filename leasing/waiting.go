@@ -42,6 +42,8 @@ type waiter struct {
 	since      time.Time
 	// served takes the result of a call; nil for a lease that exists.
 	served chan served
+	// shape is set when it begins to wait.
+	shape string
 }
 
 // served is what a waiting call gets.
@@ -87,6 +89,7 @@ type waiting struct {
 	pools          map[types.NamespacedName]int
 	calls          callCounts
 	max, perHolder int
+	demands        demands
 }
 
 func (w *waiting) init(limit, perHolder int) {
@@ -105,7 +108,8 @@ func (w *waiting) add(id string, v *waiter) error {
 			return err
 		}
 	}
-	if w.queue.Add(&queue.Item[*waiter]{ID: id, Holder: holder, Shape: shape(v), Value: v}) {
+	v.shape = shape(v)
+	if w.queue.Add(&queue.Item[*waiter]{ID: id, Holder: holder, Shape: v.shape, Value: v}) {
 		w.count(v, 1)
 	}
 	return nil
@@ -123,7 +127,7 @@ func (w *waiting) remove(id string) bool {
 	return true
 }
 
-// pass offers the waiters to serve.
+// pass offers the waiters to serve. serve is called under the lock.
 func (w *waiting) pass(serve func(id string, v *waiter) bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -140,6 +144,7 @@ func (w *waiting) count(v *waiter, n int) {
 	if v.served != nil {
 		w.calls.add(holderOf(v.request.Lease.Namespace, v.request.Holder), n)
 	}
+	w.demands.count(v, n)
 	if v.pool != "" {
 		key := types.NamespacedName{Namespace: v.request.Lease.Namespace, Name: v.pool}
 		if w.pools[key] += n; w.pools[key] == 0 {
@@ -244,18 +249,19 @@ func (a *Allocator) enqueue(lease *v1alpha1.ProxyLease) {
 // dispatch serves waiters whenever there may be something for them.
 func (a *Allocator) dispatch(ctx context.Context) {
 	for {
-		a.pass()
-		var cooled <-chan time.Time
-		stop := func() bool { return true }
+		next := a.pass()
 		if a.waiting.len() > 0 {
-			if end := a.ledger.NextCooldownEnd(a.Clock.Now()); !end.IsZero() {
-				timer := a.Clock.NewTimer(end.Sub(a.Clock.Now()))
-				cooled, stop = timer.C(), timer.Stop
-			}
+			next = earlier(next, a.ledger.NextCooldownEnd(a.Clock.Now()))
+		}
+		var due <-chan time.Time
+		stop := func() bool { return true }
+		if !next.IsZero() {
+			timer := a.Clock.NewTimer(next.Sub(a.Clock.Now()))
+			due, stop = timer.C(), timer.Stop
 		}
 		select {
 		case <-a.wakeup:
-		case <-cooled:
+		case <-due:
 		case <-ctx.Done():
 			stop()
 			return
@@ -264,14 +270,15 @@ func (a *Allocator) dispatch(ctx context.Context) {
 	}
 }
 
-// pass serves as many waiters as can be served.
-func (a *Allocator) pass() {
+// pass serves as many waiters as can be served. It gives the moment at which claims of those that were not have to be looked
+// at again; zero: there is none.
+func (a *Allocator) pass() (again time.Time) {
 	if !a.Recovered() {
-		return
+		return again
 	}
 	now := a.Clock.Now()
 	a.waiting.pass(func(id string, v *waiter) bool {
-		reservation, err := a.ledger.Reserve(v.request, now)
+		reservation, err := a.ledger.Reserve(v.claiming(), now)
 		var taken *ledger.TakenError
 		switch {
 		case err == nil && v.served == nil:
@@ -282,10 +289,13 @@ func (a *Allocator) pass() {
 			// The lease has been served already.
 		default:
 			// Also while a call holds a slot under the lease's name: one of the two will be refused.
+			again = earlier(again, a.claim(v, now))
 			return false
 		}
+		a.waiting.demands.served(v, now)
 		return true
 	})
+	return again
 }
 
 // bind writes the grant of a lease that exists.

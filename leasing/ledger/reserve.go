@@ -251,7 +251,7 @@ func (l *Ledger) explain(r Request, now time.Time) *NoProxyError {
 	}
 	message := fmt.Sprintf("None of %d matching proxies that take leases is free", open)
 	if claimed > 0 {
-		message += fmt.Sprintf("; %d are kept for an exclusive lease that waits", claimed)
+		message += fmt.Sprintf("; %d kept for exclusive leases that wait", claimed)
 	}
 	return &NoProxyError{Reason: v1alpha1.ReasonAtCapacity, Earliest: earliest, Message: message}
 }
