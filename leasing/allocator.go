@@ -27,7 +27,7 @@ const (
 	recoveryRetry = time.Second
 	// drainTimeout is how long a leader that stops waits for grants that are under way.
 	drainTimeout = 5 * time.Second
-	// changesBuffer is how many proxies that became empty may wait to be taken in.
+	// changesBuffer is how many proxies that became empty, or too full, may wait to be taken in.
 	changesBuffer = 256
 )
 
@@ -60,6 +60,7 @@ type Allocator struct {
 	wakeup, kick chan struct{}
 	chores       workqueue.TypedRateLimitingInterface[chore]
 	changes      chan event.TypedGenericEvent[types.NamespacedName]
+	overcommits  chan event.TypedGenericEvent[types.NamespacedName]
 	stopBase     context.CancelFunc
 }
 
@@ -69,17 +70,19 @@ func New(o Options) (*Allocator, error) {
 		return nil, err
 	}
 	a := &Allocator{
-		Options:   o,
-		deadlines: expiry.New(),
-		wakeup:    make(chan struct{}, 1),
-		kick:      make(chan struct{}, 1),
-		changes:   make(chan event.TypedGenericEvent[types.NamespacedName], changesBuffer),
+		Options:     o,
+		deadlines:   expiry.New(),
+		wakeup:      make(chan struct{}, 1),
+		kick:        make(chan struct{}, 1),
+		changes:     make(chan event.TypedGenericEvent[types.NamespacedName], changesBuffer),
+		overcommits: make(chan event.TypedGenericEvent[types.NamespacedName], changesBuffer),
 	}
 	var verdict ledger.Verdict
 	if o.Verdicts != nil {
 		verdict = o.Verdicts.Verdict
 	}
 	a.ledger = ledger.New(verdict)
+	a.ledger.OnOvercommit(func(proxy types.NamespacedName) { announce(a.overcommits, proxy) })
 	a.waiting.init(o.MaxWaiting, o.MaxWaitingPerHolder)
 	a.waiting.demands.ended = a.unclaimed
 	a.chores = workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[chore]())
@@ -161,6 +164,17 @@ func (a *Allocator) PoolCounts(namespace, pool string) (leased, pending int32, k
 // LeaseChanges names proxies that are asked to drain and became empty.
 func (a *Allocator) LeaseChanges() <-chan event.TypedGenericEvent[types.NamespacedName] {
 	return a.changes
+}
+
+// Overcommitted tells whether the proxy of a bound lease carries more leases than its capacity.
+func (a *Allocator) Overcommitted(lease *v1alpha1.ProxyLease) bool {
+	b, ok := record.BindingOf(lease)
+	return ok && a.ledger.Overcommitted(types.NamespacedName{Namespace: lease.Namespace, Name: b.ProxyName}, b.ProxyUID)
+}
+
+// OvercommitChanges names proxies that began or ceased to carry more leases than their capacity.
+func (a *Allocator) OvercommitChanges() <-chan event.TypedGenericEvent[types.NamespacedName] {
+	return a.overcommits
 }
 
 // backlog holds events back while the ledger is being built, in the order in which they came.
@@ -322,17 +336,17 @@ func (a *Allocator) ended(lease *v1alpha1.ProxyLease) {
 		if px := a.ledger.Proxy(key, b.ProxyUID); px != nil {
 			a.checkExclusive(px)
 			if record.Draining(px) && a.ledger.Load(px.UID) == 0 {
-				a.announce(key)
+				announce(a.changes, key)
 			}
 		}
 	}
 	a.wake()
 }
 
-// announce says that a draining proxy is empty. When nobody takes it in, whoever drains finds out by looking.
-func (a *Allocator) announce(proxy types.NamespacedName) {
+// announce says that something changed about a proxy. When nobody takes it in, whoever cares finds out by looking.
+func announce(changes chan<- event.TypedGenericEvent[types.NamespacedName], proxy types.NamespacedName) {
 	select {
-	case a.changes <- event.TypedGenericEvent[types.NamespacedName]{Object: proxy}:
+	case changes <- event.TypedGenericEvent[types.NamespacedName]{Object: proxy}:
 	default:
 	}
 }

@@ -54,6 +54,8 @@ func newMetrics(a *Allocator, r prometheus.Registerer) (*metrics, error) {
 		m.grants, m.duration, m.ended, m.renewals, m.reports, m.evicted, m.unknown, m.conflicts, m.epoch, m.recovery,
 		prometheus.NewGaugeFunc(gauge("bound", "Leases that hold a proxy."), slots(func() int { _, n := a.ledger.Counts(); return n })),
 		prometheus.NewGaugeFunc(gauge("writing", "Grants whose write is under way or unknown."), slots(func() int { n, _ := a.ledger.Counts(); return n })),
+		prometheus.NewGaugeFunc(gauge("overcommitted_proxies", "Proxies that carry more leases than their capacity."), slots(a.ledger.CountOvercommitted)),
+		prometheus.NewGaugeFunc(gauge("claimed_proxies", "Proxies that are kept for an Exclusive lease that waits."), slots(a.ledger.Claimed)),
 		prometheus.NewGaugeFunc(gauge("waiting", "Leases and calls that wait for a proxy."), slots(a.waiting.len)),
 	} {
 		if err := r.Register(c); err != nil {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"math/rand/v2"
+	"os"
 	"strconv"
 	"sync"
 	"time"
@@ -24,7 +25,7 @@ import (
 )
 
 // simTrace prints every change.
-const simTrace = false
+var simTrace = os.Getenv("SIMTRACE") != ""
 
 // simID names an object of the simulated API server.
 type simID struct {

@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
 	"crawl.example.com/egress-proxies-operator/internal/tracing"
@@ -35,6 +36,8 @@ const (
 	waitingNotice = time.Second
 	// waitingRefresh is how often the reason for waiting is brought up to date.
 	waitingRefresh = 30 * time.Second
+	// overcommitRefresh is how often a lease is looked at whose proxy carries too many; that it changed is said at once.
+	overcommitRefresh = 30 * time.Second
 	// mirrorDelay is how old a lease that was granted by HTTP is before it gets a status of its own: shorter ones live
 	// and die with two writes.
 	mirrorDelay = 10 * time.Second
@@ -62,6 +65,10 @@ type Allocator interface {
 	TakeReport(ctx context.Context, lease *v1alpha1.ProxyLease, r v1alpha1.LeaseReport, retryAfter time.Duration, first bool) error
 	// EnsureExclusive makes the proxy of an exclusive lease name it; taken: it is another lease's.
 	EnsureExclusive(ctx context.Context, lease *v1alpha1.ProxyLease) (taken bool, err error)
+	// Overcommitted tells whether the proxy of a bound lease carries more leases than its capacity.
+	Overcommitted(lease *v1alpha1.ProxyLease) bool
+	// OvercommitChanges names proxies for which that changed.
+	OvercommitChanges() <-chan event.TypedGenericEvent[types.NamespacedName]
 	// LeasesNamed are the leases that hold the proxy of that name, or one that had the name before.
 	LeasesNamed(proxy types.NamespacedName) []types.NamespacedName
 }
@@ -95,6 +102,8 @@ func Add(mgr manager.Manager, o Options) error {
 	err := ctrl.NewControllerManagedBy(mgr).Named(controllerName).
 		For(&v1alpha1.ProxyLease{}).
 		Watches(&v1alpha1.Proxy{}, handler.EnqueueRequestsFromMapFunc(r.ofProxy), builder.WithPredicates(predicate.Funcs{UpdateFunc: proxyChanged})).
+		WatchesRawSource(source.TypedChannel(o.Allocator.OvercommitChanges(), handler.TypedEnqueueRequestsFromMapFunc(
+			func(_ context.Context, proxy types.NamespacedName) []reconcile.Request { return r.ofNamed(proxy) }))).
 		Complete(tracing.Reconciler(controllerName, r))
 	if err != nil {
 		return fmt.Errorf("add the %s controller: %w", controllerName, err)
@@ -104,8 +113,12 @@ func Add(mgr manager.Manager, o Options) error {
 
 // ofProxy are the leases that hold a proxy.
 func (r *Reconciler) ofProxy(_ context.Context, px client.Object) []reconcile.Request {
+	return r.ofNamed(client.ObjectKeyFromObject(px))
+}
+
+func (r *Reconciler) ofNamed(proxy types.NamespacedName) []reconcile.Request {
 	var requests []reconcile.Request
-	for _, lease := range r.Allocator.LeasesNamed(client.ObjectKeyFromObject(px)) {
+	for _, lease := range r.Allocator.LeasesNamed(proxy) {
 		requests = append(requests, reconcile.Request{NamespacedName: lease})
 	}
 	return requests

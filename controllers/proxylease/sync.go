@@ -121,11 +121,12 @@ func (r *Reconciler) bound(ctx context.Context, lease *v1alpha1.ProxyLease) (ctr
 		}
 	}
 	mirrorRenewalAt := r.renewalDue(lease)
+	overcommitted := r.Allocator.Overcommitted(lease)
 	err = r.Allocator.WriteStatus(ctx, lease, func(l *v1alpha1.ProxyLease) *v1alpha1.ProxyLeaseStatus {
 		if !record.Holds(l) {
 			return nil
 		}
-		status := record.Followed(l, px, now)
+		status := record.Followed(l, px, overcommitted, now)
 		if record.RenewalPending(l) && !mirrorRenewalAt.After(now) {
 			if at, ok := r.Allocator.Deadline(l); ok {
 				record.ExtendTo(status, l, at)
@@ -136,10 +137,14 @@ func (r *Reconciler) bound(ctx context.Context, lease *v1alpha1.ProxyLease) (ctr
 	if err != nil {
 		return ctrl.Result{}, fmt.Errorf("write the status of a lease: %w", err)
 	}
-	if mirrorRenewalAt.After(now) {
-		return again(now, verdict.Again, mirrorRenewalAt), nil
+	var look time.Time
+	if overcommitted {
+		look = now.Add(overcommitRefresh)
 	}
-	return again(now, verdict.Again), nil
+	if mirrorRenewalAt.After(now) {
+		return again(now, verdict.Again, look, mirrorRenewalAt), nil
+	}
+	return again(now, verdict.Again, look), nil
 }
 
 // renewalDue is when a renewal by spec.renewTime is worth a write; zero when there is nothing to write. Until then it is

@@ -36,6 +36,8 @@ const tombstoneSweep = 1024
 type Ledger struct {
 	mu      sync.Mutex
 	verdict Verdict
+	// onOvercommit is called under the lock; may be nil.
+	onOvercommit func(proxy types.NamespacedName)
 	// open: what is observed is taken in. Before that this replica does not lead, and its ledger stays empty.
 	open bool
 
@@ -68,6 +70,10 @@ func New(verdict Verdict) *Ledger {
 	l.reset()
 	return l
 }
+
+// OnOvercommit sets what is called when a proxy begins or ceases to carry more leases than its capacity, before anything is
+// taken in. It is called under the ledger's lock and must neither block nor call back.
+func (l *Ledger) OnOvercommit(f func(proxy types.NamespacedName)) { l.onOvercommit = f }
 
 // Open empties the ledger and lets it take in what is observed from now on.
 func (l *Ledger) Open() {
@@ -174,6 +180,27 @@ func (l *Ledger) Load(proxy types.UID) int {
 		return len(u.leases)
 	}
 	return 0
+}
+
+// Overcommitted tells whether a proxy carries more leases than its capacity, which may have been lowered.
+func (l *Ledger) Overcommitted(key types.NamespacedName, uid types.UID) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p := l.proxies[key]
+	return p != nil && p.uid == uid && p.over()
+}
+
+// CountOvercommitted is how many proxies carry more leases than their capacity.
+func (l *Ledger) CountOvercommitted() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := 0
+	for _, p := range l.proxies {
+		if p.over() {
+			n++
+		}
+	}
+	return n
 }
 
 // PoolLoad is how many leases the proxies of a pool carry.

@@ -302,15 +302,30 @@ func TestL9_WhatOpensAProxy(t *testing.T) {
 
 func TestL19_LoweredCapacityEvictsNobody(t *testing.T) {
 	l := newLedger(fixture.Proxy(ns, "a", fixture.Capacity(2)))
-	mustReserve(t, l, request("x"))
-	mustReserve(t, l, request("y"))
+	said := 0
+	l.OnOvercommit(func(types.NamespacedName) { said++ })
+	x, y := mustReserve(t, l, request("x")), mustReserve(t, l, request("y"))
 	lower := fixture.Proxy(ns, "a", fixture.Capacity(1))
 	lower.ResourceVersion = "2"
 	l.ObserveProxy(lower)
 	if l.Load(ns+"-a") != 2 {
 		t.Fatalf("load %d", l.Load(ns+"-a"))
 	}
+	key := types.NamespacedName{Namespace: ns, Name: "a"}
+	if !l.Overcommitted(key, "team-a") || l.Overcommitted(key, "another") || l.CountOvercommitted() != 1 || said != 1 {
+		t.Fatalf("overcommitted %v, said %d times", l.Overcommitted(key, "team-a"), said)
+	}
 	wantReason(t, l, request("z"), v1alpha1.ReasonAtCapacity)
+	l.Cancel(x)
+	if l.Overcommitted(key, "team-a") || said != 2 {
+		t.Fatalf("still overcommitted, said %d times", said)
+	}
+	wantReason(t, l, request("z"), v1alpha1.ReasonAtCapacity)
+	l.Cancel(y)
+	mustReserve(t, l, request("z"))
+	if said != 2 {
+		t.Fatalf("said %d times", said)
+	}
 }
 
 func TestL23_PinIsHonouredIfFree(t *testing.T) {

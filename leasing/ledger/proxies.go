@@ -26,12 +26,17 @@ type proxy struct {
 	class    *class
 	// claim is the key of the claim on the proxy; empty: there is none.
 	claim string
+	// wasOver is over when it was last said.
+	wasOver bool
 	// level is the load bucket of the class the proxy stands in; -1 when it is in none.
 	level      int
 	prev, next *proxy
 }
 
 func (p *proxy) load() int { return len(p.usage.leases) }
+
+// over tells whether the proxy carries more leases than its capacity.
+func (p *proxy) over() bool { return p.capacity > 0 && p.load() > p.capacity }
 
 // space is one namespace.
 type space struct {
@@ -229,6 +234,7 @@ func (l *Ledger) link(p *proxy) {
 	e.members[p] = struct{}{}
 	e.until = nil
 	c.place(p)
+	l.weigh(p)
 }
 
 func (l *Ledger) unlink(p *proxy) {
@@ -257,6 +263,17 @@ func (l *Ledger) reindex(key types.NamespacedName) {
 	if p := l.proxies[key]; p != nil {
 		p.class.take(p)
 		p.class.place(p)
+		l.weigh(p)
+	}
+}
+
+// weigh says so when a proxy begins or ceases to carry too much.
+func (l *Ledger) weigh(p *proxy) {
+	if over := p.over(); over != p.wasOver {
+		p.wasOver = over
+		if l.onOvercommit != nil {
+			l.onOvercommit(p.key)
+		}
 	}
 }
 

@@ -117,13 +117,16 @@ func Ended(l *v1alpha1.ProxyLease, px *v1alpha1.Proxy, phase v1alpha1.LeasePhase
 	}, now)
 	meta.RemoveStatusCondition(&s.Conditions, v1alpha1.ConditionProxyReady)
 	meta.RemoveStatusCondition(&s.Conditions, v1alpha1.ConditionDraining)
+	meta.RemoveStatusCondition(&s.Conditions, v1alpha1.ConditionOvercommitted)
 	return s
 }
 
-// Followed is the status of a bound lease brought up to what is known of its proxy; px is nil when the proxy is gone.
-func Followed(l *v1alpha1.ProxyLease, px *v1alpha1.Proxy, now time.Time) *v1alpha1.ProxyLeaseStatus {
+// Followed is the status of a bound lease brought up to what is known of its proxy; px is nil when the proxy is gone, and
+// overcommitted says that it carries more leases than its capacity.
+func Followed(l *v1alpha1.ProxyLease, px *v1alpha1.Proxy, overcommitted bool, now time.Time) *v1alpha1.ProxyLeaseStatus {
 	s := Mirrored(l, px, now)
 	setProxyConditions(s, l, px, now)
+	setOvercommitted(s, l, overcommitted, now)
 	return s
 }
 
@@ -153,6 +156,22 @@ func setProxyConditions(s *v1alpha1.ProxyLeaseStatus, l *v1alpha1.ProxyLease, px
 		}
 	}
 	setCondition(s, l, draining, now)
+}
+
+// setOvercommitted says that the lease's proxy carries too many leases, and when that is over that it is. Of a proxy that never
+// did nothing is said.
+func setOvercommitted(s *v1alpha1.ProxyLeaseStatus, l *v1alpha1.ProxyLease, overcommitted bool, now time.Time) {
+	c := metav1.Condition{
+		Type: v1alpha1.ConditionOvercommitted, Status: metav1.ConditionFalse,
+		Reason: v1alpha1.ReasonWithinCapacity, Message: "The proxy carries no more leases than its capacity",
+	}
+	switch {
+	case overcommitted:
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, v1alpha1.ReasonAboveCapacity, "The proxy carries more leases than its capacity and takes no others"
+	case meta.FindStatusCondition(s.Conditions, c.Type) == nil:
+		return
+	}
+	setCondition(s, l, c, now)
 }
 
 // Draining tells whether a Proxy is asked to become empty.

@@ -224,4 +224,8 @@ const (
 	ReasonProxyUnhealthy  = "ProxyUnhealthy"
 	ReasonDrainDeadline   = "DrainDeadline"
 	ReasonConflict        = "Conflict"
+
+	// Overcommitted
+	ReasonAboveCapacity  = "AboveCapacity"
+	ReasonWithinCapacity = "WithinCapacity"
 )

@@ -1,0 +1,82 @@
+package proxylease
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
+	"crawl.example.com/egress-proxies-operator/leasing/wire"
+)
+
+func TestL19_LoweredCapacityEvictsNobodyAndIsShown(t *testing.T) {
+	f := newFleet(t)
+	f.proxy("a", capacity(4))
+	c := f.start()
+	for i := range 3 {
+		name := fmt.Sprint("l", i)
+		f.lease(name)
+		if l := f.awaitPhase(name, v1alpha1.LeaseBound); meta.FindStatusCondition(l.Status.Conditions, v1alpha1.ConditionOvercommitted) != nil {
+			t.Fatalf("%s is overcommitted from the start: %+v", name, l.Status.Conditions)
+		}
+	}
+	byHTTP := c.acquire(201, `{"ttlSeconds":900}`)
+	setCapacity := func(n int32) {
+		t.Helper()
+		px := f.getProxy("a")
+		px.Spec.Capacity = &n
+		if err := f.Client.Update(t.Context(), px); err != nil {
+			t.Fatal(err)
+		}
+		f.setStatus(px, func(*v1alpha1.ProxyStatus) {})
+	}
+	shown := func(want metav1.ConditionStatus, reason string, names ...string) {
+		t.Helper()
+		eventually(t, fmt.Sprintf("Overcommitted is %s", want), func() string {
+			for _, name := range names {
+				l := f.get(name)
+				if l == nil || l.Status.Phase != v1alpha1.LeaseBound {
+					t.Fatalf("%s was evicted: %+v", name, l)
+				}
+				if c := meta.FindStatusCondition(l.Status.Conditions, v1alpha1.ConditionOvercommitted); c == nil || c.Status != want || c.Reason != reason {
+					return fmt.Sprintf("%s: %+v", name, c)
+				}
+			}
+			return ""
+		})
+	}
+	setCapacity(2)
+	shown(metav1.ConditionTrue, v1alpha1.ReasonAboveCapacity, "l0", "l1", "l2")
+	release := func(name string) {
+		t.Helper()
+		if err := f.Client.Delete(t.Context(), f.get(name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.refused(503, wire.CodeNoProxy, http.MethodPost, "/v1/leases", `{}`)
+	release("l2") // three are left for two slots
+	eventually(t, "the slot is known to be free", func() string {
+		if load, _ := c.allocator.CountLeases(f.getProxy("a").UID); load != 3 {
+			return fmt.Sprint(load)
+		}
+		return ""
+	})
+	shown(metav1.ConditionTrue, v1alpha1.ReasonAboveCapacity, "l0", "l1")
+	c.refused(503, wire.CodeNoProxy, http.MethodPost, "/v1/leases", `{}`)
+	if status, body := c.call(http.MethodGet, "/v1/leases/"+byHTTP.LeaseID, ""); status != 200 {
+		t.Fatalf("the HTTP lease was evicted: %d %s", status, body)
+	}
+	if status, _ := c.call(http.MethodDelete, "/v1/leases/"+byHTTP.LeaseID, ""); status != 204 {
+		t.Fatal("release")
+	}
+	shown(metav1.ConditionFalse, v1alpha1.ReasonWithinCapacity, "l0", "l1")
+	c.refused(503, wire.CodeNoProxy, http.MethodPost, "/v1/leases", `{}`) // it fits, and is full
+	setCapacity(1)
+	shown(metav1.ConditionTrue, v1alpha1.ReasonAboveCapacity, "l0", "l1")
+	setCapacity(3)
+	shown(metav1.ConditionFalse, v1alpha1.ReasonWithinCapacity, "l0", "l1")
+	c.acquire(201, `{}`)
+}
