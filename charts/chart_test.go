@@ -74,6 +74,11 @@ func TestNamesFollowReleaseAndNamespace(t *testing.T) {
 		t.Errorf("the policy names another operator:\n%s", data)
 	}
 	find(t, all, "ServiceAccount", "second-controller-manager")
+	data, err = yaml.Marshal(find(t, all, "ClusterRole", "second-controller-manager-cluster").Object)
+	must(t, err)
+	if !strings.Contains(string(data), "- second-lease-grants\n") {
+		t.Errorf("core may not read its policy:\n%s", data)
+	}
 }
 
 func TestWatchedNamespacesLimitRights(t *testing.T) {

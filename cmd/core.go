@@ -25,6 +25,7 @@ import (
 	"crawl.example.com/egress-proxies-operator/internal/providersconfig"
 	"crawl.example.com/egress-proxies-operator/internal/tracing"
 	"crawl.example.com/egress-proxies-operator/leasing"
+	"crawl.example.com/egress-proxies-operator/leasing/policy"
 )
 
 // coreOptions are the flags of the core manager.
@@ -57,6 +58,8 @@ type core struct {
 	coreOptions
 	healthDefaults health.Defaults
 	allowedProxies []netip.Prefix
+	// unguarded grants over HTTP although nothing keeps others from writing grants.
+	unguarded bool
 }
 
 // check turns flags into what they mean, or into one error that names the flag.
@@ -162,10 +165,15 @@ func newCoreManager(ctx context.Context, c *core) (ctrl.Manager, error) {
 		return nil, fmt.Errorf("register the metrics of health checks: %w", err)
 	}
 
+	guard, err := c.guard(mgr, realClock)
+	if err != nil {
+		return nil, err
+	}
 	allocator, err := leasing.New(leasing.Options{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Cache: mgr.GetCache(),
 		Clock: realClock, Log: mgr.GetLogger().WithName("leasing"), Recorder: mgr.GetEventRecorder("leasing"),
 		Registerer: metrics.Registry, Verdicts: verdictsOf(engine), Hinter: engine, Leads: leads, Namespaces: c.WatchNamespaces,
+		Guard: guard,
 	})
 	if err != nil {
 		return nil, err
@@ -190,6 +198,18 @@ func newCoreManager(ctx context.Context, c *core) (ctrl.Manager, error) {
 		}
 	}
 	return mgr, nil
+}
+
+// guard looks whether grants are protected, for the HTTP API; nil when it does not matter.
+func (c *core) guard(mgr ctrl.Manager, realClock clock.Clock) (leasing.Guard, error) {
+	if c.unguarded || !c.api.enabled() {
+		return nil, nil
+	}
+	guard, err := policy.NewGuard(mgr.GetAPIReader(), mgr.GetClient(), realClock, mgr.GetLogger().WithName("policy"), metrics.Registry)
+	if err != nil {
+		return nil, err
+	}
+	return guard, mgr.Add(guard)
 }
 
 // addProvidersConfig applies the file as ProviderClasses. A file that is wrong stops the process here, before it leads.

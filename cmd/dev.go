@@ -23,7 +23,7 @@ func newDevCommand() *cobra.Command {
 		Use:   "dev",
 		Short: "Run all managers in one process, on a laptop, against the current kubeconfig context",
 		Long: "Runs core and all provider managers in one process. Without --api-auth the HTTP API listens on 127.0.0.1 without\n" +
-			"authentication. Proxies inside a cluster cannot be probed from outside of it.",
+			"authentication. Admission policies are not asked for. Proxies inside a cluster cannot be probed from outside of it.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if len(o.api.authModes) == 0 && !cmd.Flags().Changed("api-bind-address") {
@@ -47,6 +47,7 @@ func newDevCommand() *cobra.Command {
 // runDev runs every manager until ctx ends or one of them fails.
 func runDev(ctx context.Context, c *core) error {
 	c.SkipNameValidation = true
+	c.unguarded = true // the policies name the installation's accounts, not the person who runs this
 	flush, err := process(ctx, "dev", c.LogLevel)
 	if err != nil {
 		return err

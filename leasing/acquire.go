@@ -39,6 +39,9 @@ func (b Backend) Lease(ctx context.Context, r httpapi.LeaseRequest) (httpapi.Lea
 	if err := b.cacheReady(ctx); err != nil {
 		return httpapi.Lease{}, false, err
 	}
+	if err := b.protected(); err != nil {
+		return httpapi.Lease{}, false, err
+	}
 	want := wanted(r)
 	key := client.ObjectKeyFromObject(want)
 	if r.Key != "" {
@@ -64,6 +67,9 @@ func (b Backend) Lease(ctx context.Context, r httpapi.LeaseRequest) (httpapi.Lea
 
 // leaseHere grants as the leader: one write.
 func (b Backend) leaseHere(ctx context.Context, r httpapi.LeaseRequest, want *v1alpha1.ProxyLease) (httpapi.Lease, bool, error) {
+	if err := b.room(ctx, client.ObjectKeyFromObject(want)); err != nil {
+		return httpapi.Lease{}, false, err
+	}
 	start := b.Clock.Now()
 	reservation, err := b.reserve(ctx, want, r.Wait)
 	if taken, ok := errors.AsType[*ledger.TakenError](err); ok {

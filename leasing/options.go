@@ -12,6 +12,8 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"crawl.example.com/egress-proxies-operator/leasing/retention"
 )
 
 // Defaults of the limits.
@@ -49,6 +51,12 @@ type Credentials interface {
 	Read(ctx context.Context, namespace, secret string) (username, password string, err error)
 }
 
+// Guard tells whether others are kept from writing grants: without that nothing is granted over HTTP.
+type Guard interface {
+	// Protected is false with the reason, which is empty as long as nothing is known.
+	Protected() (ok bool, reason string)
+}
+
 // Options of an Allocator. Client, Live, Cache and Registerer are required.
 type Options struct {
 	// Client writes, and reads from the cache.
@@ -65,6 +73,8 @@ type Options struct {
 	// Verdicts and Hinter are the health engine; nil: there is none.
 	Verdicts Verdicts
 	Hinter   Hinter
+	// Guard is asked before a grant over HTTP; nil: grants are protected.
+	Guard Guard
 	// Credentials of proxies; nil: they are read by Client from Secrets that carry the label for it.
 	Credentials Credentials
 	// Leads tells by a clock whether this process may still act as the leader (see Fence); nil: always.
@@ -73,6 +83,11 @@ type Options struct {
 	Namespaces []string
 	// MaxWaiting and MaxWaitingPerHolder limit the HTTP calls that wait; 0: the defaults.
 	MaxWaiting, MaxWaitingPerHolder int
+	// MaxLeases is how many ProxyLease objects there may be, live and finished ones of all namespaces, until no more are
+	// granted by HTTP; 0: retention.DefaultMaxLeases.
+	MaxLeases int
+	// MaxFinishedPerNamespace is how many finished leases of a namespace are kept; 0: retention.MaxFinishedPerNamespace.
+	MaxFinishedPerNamespace int
 	// RestartGrace is how long after a start no lease expires; 0: expiry.RestartGrace.
 	RestartGrace time.Duration
 	// ExclusivePatience is how long Exclusive leases wait until they claim a proxy, so that it takes no others until it is
@@ -104,6 +119,9 @@ func (o *Options) complete() error {
 	}
 	if o.MaxWaitingPerHolder == 0 {
 		o.MaxWaitingPerHolder = DefaultMaxWaitingPerHolder
+	}
+	if o.MaxLeases == 0 {
+		o.MaxLeases = retention.DefaultMaxLeases
 	}
 	if o.ExclusivePatience == 0 {
 		o.ExclusivePatience = DefaultExclusivePatience

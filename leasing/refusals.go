@@ -63,6 +63,27 @@ func notReady(detail string) *httpapi.Error {
 	return &httpapi.Error{Status: http.StatusServiceUnavailable, Code: wire.CodeNotReady, Detail: detail, RetryAfter: notReadyRetry}
 }
 
+// policyRetry is when a call is worth repeating that came while grants were not protected: a person has to act.
+const policyRetry = 10 * time.Second
+
+// protected refuses grants as long as others than core could write them.
+func (b Backend) protected() error {
+	if b.Guard == nil {
+		return nil
+	}
+	ok, reason := b.Guard.Protected()
+	switch {
+	case ok:
+		return nil
+	case reason == "":
+		return notReady("It is not known yet whether leases are protected by their admission policy")
+	}
+	return &httpapi.Error{
+		Status: http.StatusServiceUnavailable, Code: wire.CodePolicyMissing, Reason: reason, RetryAfter: policyRetry,
+		Detail: "The admission policy that protects leases is not in force; the operator's log says what is missing",
+	}
+}
+
 func outcomeUnknown() *httpapi.Error {
 	return &httpapi.Error{
 		Status: http.StatusServiceUnavailable, Code: wire.CodeOutcomeUnknown, RetryAfter: notReadyRetry,

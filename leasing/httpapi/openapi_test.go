@@ -107,7 +107,7 @@ func TestOpenAPIHasTheCodes(t *testing.T) {
 	want := []string{
 		wire.CodeInvalidBody, wire.CodeInvalidHeader, wire.CodeInvalidQuery, wire.CodeUnauthorized, wire.CodeForbidden, wire.CodeNotFound, wire.CodeLeaseNotFound, wire.CodeMethodNotAllowed,
 		wire.CodeKeyConsumed, wire.CodeLeaseEnded, wire.CodeBodyTooLarge, wire.CodeUnsupportedMediaType, wire.CodeInvalidField, wire.CodeKeyReused, wire.CodeHolderLimit, wire.CodeQueueFull,
-		wire.CodeTooManyRequests, wire.CodeInternal, wire.CodeNoProxy, wire.CodeNotReady, wire.CodeOutcomeUnknown, wire.CodeUnavailable,
+		wire.CodeTooManyRequests, wire.CodeInternal, wire.CodeNoProxy, wire.CodeNotReady, wire.CodeOutcomeUnknown, wire.CodePolicyMissing, wire.CodeTooManyLeases, wire.CodeUnavailable,
 	}
 	if !slices.Equal(described, want) {
 		t.Fatalf("described %v", described)

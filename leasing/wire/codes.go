@@ -23,6 +23,8 @@ const (
 	CodeNoProxy              = "no_proxy_available"       // 503
 	CodeNotReady             = "not_ready"                // 503: starting, or no leader
 	CodeOutcomeUnknown       = "outcome_unknown"          // 503: repeat with the same Idempotency-Key
+	CodePolicyMissing        = "policy_missing"           // 503: the admission policy that protects leases is not in force
+	CodeTooManyLeases        = "too_many_leases"          // 503: live and finished ones; released ones make room
 	CodeUnavailable          = "api_unavailable"          // 503: the Kubernetes API does not answer
 )
 
