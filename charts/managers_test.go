@@ -96,8 +96,12 @@ func TestA44_ManagersRunWithTheirRoles(t *testing.T) {
 // running is a manager process.
 type running struct {
 	*testenv.Process
-	probes string
+	// probes and, of core, api are where it listens.
+	probes, api string
 }
+
+// apiToken is core's token for its HTTP API.
+const apiToken = "0123456789abcdef0123456789abcdef"
 
 func startManager(t *testing.T, binary string, config *rest.Config, user string, args []string, providersConfig string) *running {
 	t.Helper()
@@ -108,14 +112,15 @@ func startManager(t *testing.T, binary string, config *rest.Config, user string,
 	})
 	// What the pod mounts is here.
 	must(t, os.WriteFile(filepath.Join(dir, "providers.yaml"), []byte(providersConfig), 0o600))
-	must(t, os.WriteFile(filepath.Join(dir, "token"), []byte("0123456789abcdef0123456789abcdef"), 0o600))
+	must(t, os.WriteFile(filepath.Join(dir, "token"), []byte(apiToken), 0o600))
 	for i := range args {
 		args[i] = strings.NewReplacer("/etc/proxy-operator/providers", dir, "/etc/proxy-operator/api-token", dir).Replace(args[i])
 	}
 	m := &running{probes: freeAddress(t)}
 	args = append(args, "--kubeconfig="+kubeconfig, "--leader-election-namespace="+namespace, "--metrics-bind-address=0", "--health-probe-bind-address="+m.probes)
 	if args[0] == "core" {
-		args = append(args, "--api-bind-address="+freeAddress(t))
+		m.api = freeAddress(t)
+		args = append(args, "--api-bind-address="+m.api)
 	}
 	var err error
 	m.Process, err = testenv.StartProcess(binary, args, []string{"POD_NAMESPACE=" + namespace})
