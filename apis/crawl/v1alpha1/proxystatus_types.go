@@ -160,6 +160,7 @@ type Health struct {
 }
 
 // Cooldown says until when a proxy is not leased for a target.
+// +structType=atomic
 type Cooldown struct {
 	// target is the host that must rest.
 	// +required

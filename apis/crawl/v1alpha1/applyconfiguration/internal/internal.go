@@ -98,6 +98,7 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: untilTime
       type:
         namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Time
+    elementRelationship: atomic
 - name: com.example.crawl.egress-proxies-operator.apis.crawl.v1alpha1.DrainRequest
   map:
     fields:
