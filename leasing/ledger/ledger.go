@@ -52,7 +52,10 @@ type Ledger struct {
 	spaces  map[string]*space
 	exits   map[string]*exit
 	usage   map[types.UID]*usage
+	// leases are those whose binding is written. What is being written is apart from them: while the answer to a write is
+	// awaited, a namesake of the lease may still be seen that was there before, or that another leader has made.
 	leases  map[types.NamespacedName]*entry
+	writing map[types.NamespacedName]*entry
 	// named are the leases by the name of their proxy, whichever proxy of that name it is.
 	named map[types.NamespacedName]map[*entry]struct{}
 	// claims by the key of exclusive requests that wait.
@@ -90,6 +93,7 @@ func (l *Ledger) reset() {
 	l.exits = map[string]*exit{}
 	l.usage = map[types.UID]*usage{}
 	l.leases = map[types.NamespacedName]*entry{}
+	l.writing = map[types.NamespacedName]*entry{}
 	l.named = map[types.NamespacedName]map[*entry]struct{}{}
 	l.claims = map[string]*claim{}
 	l.tombs = map[types.UID]time.Time{}
@@ -103,7 +107,7 @@ const (
 	finished              // the end is written; the entry stays until the object is gone, so that late events find it
 )
 
-// entry is one lease that has, or had, a slot.
+// entry is one lease that has, or had, a slot, or one that is being written.
 type entry struct {
 	key     types.NamespacedName
 	uid     types.UID // empty while an HTTP lease is not created
@@ -112,11 +116,13 @@ type entry struct {
 	binding record.Binding
 	mode    v1alpha1.LeaseMode
 	holder  string
+	// gone, of one that is being written, is its incarnation that was written and deleted before the answer came.
+	gone types.UID
 }
 
 // usage is what a proxy, by UID, carries.
 type usage struct {
-	leases     map[types.NamespacedName]*entry
+	leases     map[*entry]struct{}
 	exclusives int
 	lastUse    uint64
 	// byTarget is the last use for each target, bounded.
@@ -154,11 +160,28 @@ func (l *Ledger) Epoch() int64 {
 func (l *Ledger) Lookup(key types.NamespacedName) (Lease, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if w := l.writing[key]; w != nil {
+		return w.export(), true
+	}
 	e, ok := l.leases[key]
 	if !ok || e.state == finished {
 		return Lease{}, false
 	}
 	return e.export(), true
+}
+
+// Len is how many leases the ledger knows: those that hold a proxy, those being granted and finished ones whose object exists.
+func (l *Ledger) Len() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.leases)
+}
+
+// Knows tells whether a lease of that name holds a proxy, is being granted or has ended and exists.
+func (l *Ledger) Knows(key types.NamespacedName) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.leases[key] != nil
 }
 
 // LeasesNamed are the leases that hold the proxy of that name, or one that had the name before.
@@ -223,7 +246,7 @@ func (l *Ledger) Counts() (reservedLeases, boundLeases int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, u := range l.usage {
-		for _, e := range u.leases {
+		for e := range u.leases {
 			if e.state == reserved {
 				reservedLeases++
 			} else {
@@ -238,13 +261,23 @@ func (l *Ledger) Counts() (reservedLeases, boundLeases int) {
 func (l *Ledger) Commit(lease *v1alpha1.ProxyLease) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	key := keyOf(lease)
-	e := l.leases[key]
 	b, ok := record.BindingOf(lease)
-	if e == nil || !ok || e.state == finished || !sameGrant(e.binding, b) || (e.uid != "" && e.uid != lease.UID) {
+	if !ok {
 		return false
 	}
-	e.uid, e.state = lease.UID, bound
+	key := keyOf(lease)
+	if w := l.writing[key]; w.is(lease, b) {
+		if l.written(w, lease) {
+			return true
+		}
+		l.unwritten(w)
+		return false
+	}
+	// Its event came before the answer.
+	e := l.leases[key]
+	if e == nil || e.state != bound || e.uid != lease.UID || !sameGrant(e.binding, b) {
+		return false
+	}
 	if !older(lease.ResourceVersion, e.rv) {
 		e.rv = lease.ResourceVersion
 	}
@@ -255,12 +288,36 @@ func (l *Ledger) Commit(lease *v1alpha1.ProxyLease) bool {
 func (l *Ledger) Cancel(r Reservation) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	e := l.leases[r.Lease]
-	if e == nil || e.state != reserved || e.binding.Epoch != r.Binding.Epoch || e.binding.Seq != r.Binding.Seq {
-		return
+	if w := l.writing[r.Lease]; w != nil && sameGrant(w.binding, r.Binding) {
+		l.unwritten(w)
 	}
-	l.drop(e)
-	delete(l.leases, e.key)
+}
+
+// is tells whether the lease is what is being written; w may be nil.
+func (w *entry) is(lease *v1alpha1.ProxyLease, b record.Binding) bool {
+	return w != nil && (w.uid == "" || w.uid == lease.UID) && sameGrant(w.binding, b)
+}
+
+// written takes in that what was being written exists. It is false, and nothing is taken in, when it is known that this
+// does not exist any more.
+func (l *Ledger) written(w *entry, lease *v1alpha1.ProxyLease) bool {
+	old := l.leases[w.key]
+	_, dead := l.tombs[lease.UID]
+	if dead || w.gone == lease.UID || old != nil && old.uid != lease.UID && older(lease.ResourceVersion, old.rv) {
+		return false
+	}
+	if old != nil {
+		l.drop(old)
+	}
+	delete(l.writing, w.key)
+	w.uid, w.rv, w.state = lease.UID, lease.ResourceVersion, bound
+	l.leases[w.key] = w
+	return true
+}
+
+func (l *Ledger) unwritten(w *entry) {
+	l.drop(w)
+	delete(l.writing, w.key)
 }
 
 // Finish takes in the answer to a write of a lease's status; of one that ended the lease, the slot is free. An answer may

@@ -26,25 +26,21 @@ func (l *Ledger) DeleteLease(lease *v1alpha1.ProxyLease) {
 	defer l.mu.Unlock()
 	delete(l.tombs, lease.UID)
 	key := keyOf(lease)
-	e := l.leases[key]
-	if e == nil {
-		return
-	}
-	if e.uid == "" {
-		// Created and deleted before its creator had the answer.
-		if b, ok := record.BindingOf(lease); !ok || !sameGrant(b, e.binding) {
-			return
-		}
-		e.uid = lease.UID
+	if b, ok := record.BindingOf(lease); ok && l.writing[key].is(lease, b) && l.writing[key].uid == "" {
+		// Created and deleted before its creator had the answer. Until that comes, a repeated creation may be under way.
+		l.writing[key].gone = lease.UID
 	}
 	l.forget(key, lease.UID)
 }
 
-// forget drops the entry of a lease if it is that incarnation.
+// forget drops what is known of a lease if it is that incarnation. A lease that does not exist cannot be bound any more.
 func (l *Ledger) forget(key types.NamespacedName, uid types.UID) {
 	if e := l.leases[key]; e != nil && e.uid == uid {
 		l.drop(e)
 		delete(l.leases, key)
+	}
+	if w := l.writing[key]; w != nil && w.uid == uid && uid != "" {
+		l.unwritten(w)
 	}
 }
 
@@ -55,50 +51,39 @@ func (l *Ledger) observe(lease *v1alpha1.ProxyLease) (current bool) {
 	key := keyOf(lease)
 	b, _ := record.BindingOf(lease)
 	holds := record.Holds(lease)
+	pending := record.Pending(lease)
 
+	switch w := l.writing[key]; {
+	case w == nil || pending:
+	case holds && w.is(lease, b):
+		return l.written(w, lease)
+	case w.uid == lease.UID:
+		// It has ended, or another leader has bound it: our write will be refused.
+		l.unwritten(w)
+	}
 	e := l.leases[key]
-	if e != nil && e.uid != "" && e.uid != lease.UID {
-		if older(lease.ResourceVersion, e.rv) {
-			return false
-		}
+	if e != nil && older(lease.ResourceVersion, e.rv) {
+		return false
+	}
+	if e != nil && e.uid != lease.UID {
 		// A namesake was created after the one we know was deleted.
 		l.drop(e)
 		delete(l.leases, key)
 		e = nil
 	}
 	switch {
-	case e == nil:
-		if record.Pending(lease) {
-			return true
+	case e != nil:
+		e.rv = lease.ResourceVersion
+		if e.state == bound && !holds {
+			l.drop(e)
+			e.state = finished
 		}
+	case !pending:
 		e = &entry{key: key, uid: lease.UID, rv: lease.ResourceVersion, state: finished, mode: lease.Spec.Mode, holder: lease.Spec.Holder}
 		l.leases[key] = e
 		if holds {
 			e.binding, e.state = b, bound
 			l.take(e)
-		}
-	case e.state == reserved:
-		switch {
-		case holds && sameGrant(b, e.binding):
-			e.uid, e.rv, e.state = lease.UID, lease.ResourceVersion, bound
-		case holds:
-			// Somebody else's grant was written under this name; ours will be refused.
-			l.drop(e)
-			e.uid, e.rv, e.binding, e.state = lease.UID, lease.ResourceVersion, b, bound
-			l.take(e)
-		case !record.Pending(lease):
-			e.uid, e.rv = lease.UID, lease.ResourceVersion
-			l.drop(e)
-			e.state = finished
-		}
-	default:
-		if older(lease.ResourceVersion, e.rv) {
-			return false
-		}
-		e.rv = lease.ResourceVersion
-		if e.state == bound && !holds {
-			l.drop(e)
-			e.state = finished
 		}
 	}
 	return true
@@ -108,10 +93,10 @@ func (l *Ledger) observe(lease *v1alpha1.ProxyLease) (current bool) {
 func (l *Ledger) take(e *entry) {
 	u := l.usage[e.binding.ProxyUID]
 	if u == nil {
-		u = &usage{leases: map[types.NamespacedName]*entry{}, byTarget: map[string]uint64{}}
+		u = newUsage()
 		l.usage[e.binding.ProxyUID] = u
 	}
-	u.leases[e.key] = e
+	u.leases[e] = struct{}{}
 	if e.mode == v1alpha1.LeaseExclusive {
 		u.exclusives++
 	}
@@ -126,10 +111,13 @@ func (l *Ledger) take(e *entry) {
 // drop takes the slot away from the entry, if it has one.
 func (l *Ledger) drop(e *entry) {
 	u := l.usage[e.binding.ProxyUID]
-	if u == nil || u.leases[e.key] != e {
+	if u == nil {
 		return
 	}
-	delete(u.leases, e.key)
+	if _, has := u.leases[e]; !has {
+		return
+	}
+	delete(u.leases, e)
 	if e.mode == v1alpha1.LeaseExclusive {
 		u.exclusives--
 	}
@@ -142,4 +130,8 @@ func (l *Ledger) drop(e *entry) {
 		delete(l.usage, e.binding.ProxyUID)
 	}
 	l.reindex(name)
+}
+
+func newUsage() *usage {
+	return &usage{leases: map[*entry]struct{}{}, byTarget: map[string]uint64{}}
 }

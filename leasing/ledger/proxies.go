@@ -84,7 +84,7 @@ func (l *Ledger) observeProxy(px *v1alpha1.Proxy) (open bool) {
 	if p == nil {
 		p = &proxy{key: key, uid: px.UID, level: -1, usage: l.usage[px.UID]}
 		if p.usage == nil {
-			p.usage = &usage{leases: map[types.NamespacedName]*entry{}, byTarget: map[string]uint64{}}
+			p.usage = newUsage()
 			l.usage[px.UID] = p.usage
 		}
 		l.proxies[key] = p
@@ -287,7 +287,7 @@ func (l *Ledger) StaleExclusive(px *v1alpha1.Proxy) types.UID {
 		return ""
 	}
 	if u := l.usage[px.UID]; u != nil {
-		for _, e := range u.leases {
+		for e := range u.leases {
 			if e.uid == x.LeaseUID {
 				return ""
 			}

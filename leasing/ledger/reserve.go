@@ -70,7 +70,7 @@ func (e *NoProxyError) Error() string { return e.Message }
 func (l *Ledger) Reserve(r Request, now time.Time) (Reservation, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if e := l.leases[r.Lease]; e != nil && (r.UID == "" || e.uid == r.UID || e.state != finished) {
+	if e := l.taken(r); e != nil {
 		return Reservation{}, &TakenError{Lease: e.export()}
 	}
 	p := l.choose(r, now)
@@ -87,10 +87,21 @@ func (l *Ledger) Reserve(r Request, now time.Time) (Reservation, error) {
 			Epoch: l.epoch, Seq: l.grants,
 		},
 	}
-	l.leases[r.Lease] = e
+	l.writing[r.Lease] = e
 	p.usage.used(r.Targets, l.uses)
 	l.take(e)
 	return Reservation{Lease: r.Lease, Binding: e.binding, Mode: r.Mode, Proxy: p.object}, nil
+}
+
+// taken is what stands in the way of a reservation under the lease's name; nil when nothing does.
+func (l *Ledger) taken(r Request) *entry {
+	if w := l.writing[r.Lease]; w != nil {
+		return w
+	}
+	if e := l.leases[r.Lease]; e != nil && (r.UID == "" || e.uid == r.UID || e.state != finished) {
+		return e
+	}
+	return nil
 }
 
 // choose finds the best proxy; nil when none qualifies.
