@@ -20,6 +20,7 @@ import (
 	"crawl.example.com/egress-proxies-operator/leasing/ledger"
 	"crawl.example.com/egress-proxies-operator/leasing/record"
 	"crawl.example.com/egress-proxies-operator/leasing/recovery"
+	"crawl.example.com/egress-proxies-operator/leasing/retention"
 )
 
 const (
@@ -49,19 +50,25 @@ type Allocator struct {
 	deadlines *expiry.Deadlines
 	pipeline  *grant.Pipeline
 	waiting   waiting
-	flights   flights
-	consumed  consumed
-	followed  followed
-	metrics   *metrics
+	finished  *retention.Set
+	brake     retention.Brake
+	// collecting is how many deletions of finished leases are under way.
+	collecting atomic.Int32
+	flights    flights
+	consumed   consumed
+	followed   followed
+	metrics    *metrics
 
 	role    atomic.Int32
 	backlog backlog
 	// wakeup, kick: there may be something to grant; the next deadline may be another one.
 	wakeup, kick chan struct{}
-	chores       workqueue.TypedRateLimitingInterface[chore]
-	changes      chan event.TypedGenericEvent[types.NamespacedName]
-	overcommits  chan event.TypedGenericEvent[types.NamespacedName]
-	stopBase     context.CancelFunc
+	// collectNow: there may be a finished lease to delete before the next one is due.
+	collectNow  chan struct{}
+	chores      workqueue.TypedRateLimitingInterface[chore]
+	changes     chan event.TypedGenericEvent[types.NamespacedName]
+	overcommits chan event.TypedGenericEvent[types.NamespacedName]
+	stopBase    context.CancelFunc
 }
 
 // New assembles an Allocator. It does nothing until it is started.
@@ -73,6 +80,9 @@ func New(o Options) (*Allocator, error) {
 		Options:     o,
 		deadlines:   expiry.New(),
 		wakeup:      make(chan struct{}, 1),
+		collectNow:  make(chan struct{}, 1),
+		finished:    retention.New(o.MaxFinishedPerNamespace),
+		brake:       retention.Brake{Max: o.MaxLeases},
 		kick:        make(chan struct{}, 1),
 		changes:     make(chan event.TypedGenericEvent[types.NamespacedName], changesBuffer),
 		overcommits: make(chan event.TypedGenericEvent[types.NamespacedName], changesBuffer),
@@ -123,7 +133,7 @@ func (a *Allocator) Start(ctx context.Context) error {
 		return nil
 	}
 	var loops sync.WaitGroup
-	for _, loop := range []func(context.Context){a.dispatch, a.watchDeadlines} {
+	for _, loop := range []func(context.Context){a.dispatch, a.watchDeadlines, a.collect} {
 		loops.Go(func() { loop(ctx) })
 	}
 	loops.Go(a.doChores)
@@ -297,6 +307,9 @@ func (a *Allocator) adopt(found recovery.Result) {
 		deadline.At = expiry.AtStart(lease, now, grace)
 		a.deadlines.Set(deadline)
 	}
+	for _, lease := range found.Finished {
+		a.keep(lease)
+	}
 	for _, lease := range found.Pending {
 		a.enqueue(lease)
 	}
@@ -318,11 +331,13 @@ func (a *Allocator) onLease(lease *v1alpha1.ProxyLease) {
 		a.track(lease)
 	default:
 		a.ended(lease)
+		a.keep(lease)
 	}
 }
 
 // onLeaseGone takes in the event of a lease's deletion.
 func (a *Allocator) onLeaseGone(lease *v1alpha1.ProxyLease) {
+	a.finished.Remove(lease.UID)
 	a.ledger.DeleteLease(lease)
 	a.ended(lease)
 }

@@ -87,6 +87,7 @@ func (a *Allocator) expire(d expiry.Deadline) {
 	case lease.Status.Phase == v1alpha1.LeaseExpired:
 		a.metrics.ended.WithLabelValues(v1alpha1.ReasonExpired).Inc()
 		a.ended(lease)
+		a.keep(lease)
 		return
 	case !record.Holds(lease):
 		return
@@ -134,6 +135,7 @@ func (a *Allocator) finishPending(key types.NamespacedName, uid types.UID, why f
 	}
 	if lease.Status.Phase == v1alpha1.LeaseFailed {
 		a.ended(lease)
+		a.keep(lease)
 	}
 }
 
@@ -156,6 +158,7 @@ func (a *Allocator) Revoke(ctx context.Context, lease *v1alpha1.ProxyLease, reas
 		a.metrics.ended.WithLabelValues(reason).Inc()
 		a.Recorder.Eventf(revoked, nil, corev1.EventTypeWarning, "Revoked", "Revoke", "%s: %s", reason, message)
 		a.ended(revoked)
+		a.keep(revoked)
 	}
 	return nil
 }
@@ -165,6 +168,7 @@ func (a *Allocator) Release(ctx context.Context, lease *v1alpha1.ProxyLease) err
 	if err := a.pipeline.Release(ctx, lease); err != nil {
 		return fmt.Errorf("release: %w", err)
 	}
+	a.finished.Remove(lease.UID)
 	a.ended(lease)
 	return nil
 }

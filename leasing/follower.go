@@ -29,6 +29,9 @@ const withdrawPause = time.Second
 // leaseElsewhere grants as a replica that does not lead: it creates an ordinary pending lease and waits for the leader to
 // bind it. There is no protocol between replicas but the API.
 func (b Backend) leaseElsewhere(ctx context.Context, r httpapi.LeaseRequest, want *v1alpha1.ProxyLease) (httpapi.Lease, bool, error) {
+	if err := b.room(ctx, client.ObjectKeyFromObject(want)); err != nil {
+		return httpapi.Lease{}, false, err
+	}
 	start := b.Clock.Now()
 	leave, err := b.followed.enter(holderOf(want.Namespace, want.Spec.Holder), b.MaxWaiting, b.MaxWaitingPerHolder)
 	if err != nil {
@@ -193,6 +196,22 @@ type followed struct {
 	mu     sync.Mutex
 	calls  map[types.NamespacedName]map[chan *v1alpha1.ProxyLease]struct{}
 	counts callCounts
+	// objects are the leases that exist, by UID.
+	objects map[types.UID]struct{}
+}
+
+// len is how many leases exist.
+func (f *followed) len() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.objects)
+}
+
+// forget takes in that a lease is gone.
+func (f *followed) forget(uid types.UID) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.objects, uid)
 }
 
 // enter counts a call that asks for a lease; the limits are the leader's, of each replica.
@@ -235,6 +254,10 @@ func (f *followed) watch(key types.NamespacedName) (events <-chan *v1alpha1.Prox
 func (f *followed) see(lease *v1alpha1.ProxyLease) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.objects == nil {
+		f.objects = map[types.UID]struct{}{}
+	}
+	f.objects[lease.UID] = struct{}{}
 	for c := range f.calls[client.ObjectKeyFromObject(lease)] {
 		select {
 		case <-c: // only the newest counts
@@ -257,6 +280,7 @@ func (a *Allocator) Follow(ctx context.Context) error {
 			l.DeletionTimestamp = new(metav1.NewTime(a.Clock.Now()))
 		}
 		a.followed.see(l)
+		a.followed.forget(l.UID)
 	}
 	registration, err := informer.AddEventHandler(handlers(open, a.followed.see, gone))
 	if err != nil {

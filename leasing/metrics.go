@@ -16,6 +16,7 @@ type metrics struct {
 	evicted   prometheus.Counter
 	unknown   prometheus.Counter
 	conflicts prometheus.Counter
+	collected *prometheus.CounterVec
 	epoch     prometheus.Gauge
 	recovery  prometheus.Gauge
 }
@@ -46,16 +47,25 @@ func newMetrics(a *Allocator, r prometheus.Registerer) (*metrics, error) {
 		evicted:   prometheus.NewCounter(prometheus.CounterOpts{Name: "proxy_operator_leases_cooldowns_evicted_total", Help: "Cooldowns dropped before their end because a proxy had too many."}),
 		unknown:   prometheus.NewCounter(prometheus.CounterOpts{Name: "proxy_operator_leases_unknown_outcomes_total", Help: "Writes whose outcome was not known at first."}),
 		conflicts: prometheus.NewCounter(prometheus.CounterOpts{Name: "proxy_operator_leases_exclusive_conflicts_total", Help: "Exclusive leases that found their proxy held by another."}),
+		collected: counter("collected_total", "Finished leases that were deleted, by cause: their age, too many of their namespace, or the brake.", "cause"),
 		epoch:     prometheus.NewGauge(gauge("leader_epoch", "Epoch of the grants of this leader; 0 on a replica that does not lead.")),
 		recovery:  prometheus.NewGauge(gauge("recovery_seconds", "How long the recovery at the start of this leader took.")),
 	}
 	slots := func(pick func() int) func() float64 { return func() float64 { return float64(pick()) } }
 	for _, c := range []prometheus.Collector{
-		m.grants, m.duration, m.ended, m.renewals, m.reports, m.evicted, m.unknown, m.conflicts, m.epoch, m.recovery,
+		m.grants, m.duration, m.ended, m.renewals, m.reports, m.evicted, m.unknown, m.conflicts, m.collected, m.epoch, m.recovery,
 		prometheus.NewGaugeFunc(gauge("bound", "Leases that hold a proxy."), slots(func() int { _, n := a.ledger.Counts(); return n })),
 		prometheus.NewGaugeFunc(gauge("writing", "Grants whose write is under way or unknown."), slots(func() int { n, _ := a.ledger.Counts(); return n })),
 		prometheus.NewGaugeFunc(gauge("overcommitted_proxies", "Proxies that carry more leases than their capacity."), slots(a.ledger.CountOvercommitted)),
 		prometheus.NewGaugeFunc(gauge("claimed_proxies", "Proxies that are kept for an Exclusive lease that waits."), slots(a.ledger.Claimed)),
+		prometheus.NewGaugeFunc(gauge("finished", "Leases that have ended and still exist; known to the leader."), slots(a.finished.Len)),
+		prometheus.NewGaugeFunc(gauge("objects", "Leases that exist, live and finished ones."), slots(a.objects)),
+		prometheus.NewGaugeFunc(gauge("brake_on", "1 while there are too many leases to grant more by HTTP."), func() float64 {
+			if a.braked() {
+				return 1
+			}
+			return 0
+		}),
 		prometheus.NewGaugeFunc(gauge("waiting", "Leases and calls that wait for a proxy."), slots(a.waiting.len)),
 	} {
 		if err := r.Register(c); err != nil {

@@ -169,6 +169,13 @@ func (w *waiting) len() int {
 	return w.queue.Len()
 }
 
+// objects is how many of those who wait are leases that exist.
+func (w *waiting) objects() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.queue.Len() - w.calls.all
+}
+
 func (w *waiting) lenPool(namespace, pool string) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -1,8 +1,8 @@
 // Package proxylease is the controller of ProxyLeases.
 //
 // Who gets which proxy is decided by the allocator, which is fed by the same informers directly. The controller does what
-// is not urgent: it says on a lease why it waits and how its proxy fares, takes in reports and renewals, revokes leases
-// whose proxy is gone or was replaced, and deletes leases that ended a while ago.
+// is not urgent: it says on a lease why it waits and how its proxy fares, takes in reports and renewals, and revokes
+// leases whose proxy is gone or was replaced.
 package proxylease
 
 import (
@@ -59,8 +59,6 @@ type Allocator interface {
 	WriteStatus(ctx context.Context, lease *v1alpha1.ProxyLease, decide func(*v1alpha1.ProxyLease) *v1alpha1.ProxyLeaseStatus) error
 	// Revoke ends a bound lease.
 	Revoke(ctx context.Context, lease *v1alpha1.ProxyLease, reason, message string) error
-	// Release deletes a lease.
-	Release(ctx context.Context, lease *v1alpha1.ProxyLease) error
 	// TakeReport takes in a report; when it returns nil the consequence is stored.
 	TakeReport(ctx context.Context, lease *v1alpha1.ProxyLease, r v1alpha1.LeaseReport, retryAfter time.Duration, first bool) error
 	// EnsureExclusive makes the proxy of an exclusive lease name it; taken: it is another lease's.

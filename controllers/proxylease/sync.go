@@ -35,22 +35,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 }
 
-// finished takes in what the holder still had to report and deletes the lease when it has been kept long enough.
+// finished takes in what the holder still had to report. The allocator deletes the lease when its time is over.
 func (r *Reconciler) finished(ctx context.Context, lease *v1alpha1.ProxyLease) (ctrl.Result, error) {
-	if _, err := r.takeReports(ctx, lease, nil); err != nil {
-		return ctrl.Result{}, err
-	}
-	keep := record.KeepAfterFinish(lease)
-	if at := lease.Status.FinishTime; at != nil {
-		keep -= r.Clock.Since(at.Time)
-	}
-	if keep > 0 {
-		return ctrl.Result{RequeueAfter: keep}, nil
-	}
-	if err := r.Allocator.Release(ctx, lease); err != nil {
-		return ctrl.Result{}, fmt.Errorf("delete a finished lease: %w", err)
-	}
-	return ctrl.Result{}, nil
+	_, err := r.takeReports(ctx, lease, nil)
+	return ctrl.Result{}, err
 }
 
 // pending says on a lease that it waits, and why.
