@@ -178,6 +178,7 @@ const (
 	ReasonCloudInitResolved   = "CloudInitResolved"
 	ReasonCloudInitError      = "CloudInitError"
 	ReasonNotBlocked          = "NotBlocked"
+	ReasonStillTerminating    = "StillTerminating"
 
 	// ProviderClass, and its hosts
 	ReasonAccepted      = "Accepted"

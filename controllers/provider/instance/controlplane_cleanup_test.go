@@ -137,6 +137,30 @@ func TestCleanupBlocked_SaysTheWayOutAndEnds(t *testing.T) {
 	}
 }
 
+// TestCleanupBlocked_StillTerminating: the provider accepted the deletion and the instance does not go.
+func TestCleanupBlocked_StillTerminating(t *testing.T) {
+	s := newTogether(t, thirdParty, fake.Behaviour{Start: 5 * time.Second, Stop: 2 * time.Hour})
+	px := s.asked("px", nil)
+	s.queue.run("it works", 10*time.Minute, s.works(px))
+	s.must(s.client.Delete(t.Context(), s.get(px)))
+	s.queue.run("", StuckDeletion-time.Minute, nil)
+	if c := s.blocked(px); c.Status != metav1.ConditionFalse || c.Reason != v1alpha1.ReasonNotBlocked {
+		t.Errorf("CleanupBlocked is %+v before its time", c)
+	}
+	s.queue.run("", 2*time.Minute, nil)
+	before := s.get(px)
+	s.queue.run("", time.Hour, nil)
+	c := s.blocked(px)
+	if c.Status != metav1.ConditionTrue || c.Reason != v1alpha1.ReasonStillTerminating || !strings.Contains(c.Message, v1alpha1.AnnotationSkipCleanup+`="true"`) {
+		t.Errorf("CleanupBlocked is %+v", c)
+	}
+	if now := s.get(px); now.ResourceVersion != before.ResourceVersion {
+		t.Errorf("written although nothing changed: %+v, then %+v", before.Status, now.Status)
+	}
+	s.queue.run("it is gone", 2*time.Hour, s.gone(px))
+	s.wantInstances(0)
+}
+
 // giveUp sets the annotation: the Proxy goes and its instance stays.
 func (s *together) giveUp(px *v1alpha1.Proxy) {
 	s.bed.t.Helper()

@@ -12,6 +12,10 @@ import (
 	"crawl.example.com/egress-proxies-operator/providers"
 )
 
+// StuckDeletion is how long a provider may take to delete an instance before that counts as blocked. The slowest do it in a
+// few minutes.
+const StuckDeletion = 15 * time.Minute
+
 // wayOut is how a person gets out of a blocked deletion.
 const wayOut = ". To give the instance up, set the annotation " + v1alpha1.AnnotationSkipCleanup + `="true"`
 
@@ -135,10 +139,17 @@ func (c composition) cloudInitReady(status *v1alpha1.ProxyStatus) {
 
 func (c composition) cleanup(status *v1alpha1.ProxyStatus) {
 	kind := v1alpha1.ConditionCleanupBlocked
+	now := meta.FindStatusCondition(status.Conditions, kind)
+	leaving := c.instance.State == string(providers.StateTerminating) && c.action.Reason == v1alpha1.ReasonDeleting
 	switch {
 	case c.blocked != nil:
 		c.set(status, kind, metav1.ConditionTrue, c.blocked.Reason, c.blocked.Message+wayOut)
-	case meta.FindStatusCondition(status.Conditions, kind) != nil && c.action.Reason != v1alpha1.ReasonRateLimited:
+	case c.action.Reason == v1alpha1.ReasonRateLimited:
+	case leaving && now != nil && (now.Reason == v1alpha1.ReasonStillTerminating ||
+		(now.Status == metav1.ConditionFalse && c.now.Sub(now.LastTransitionTime.Time) >= StuckDeletion)):
+		c.set(status, kind, metav1.ConditionTrue, v1alpha1.ReasonStillTerminating, "the provider accepted to delete the instance and it still exists"+wayOut)
+	case leaving || now != nil:
+		// The transition time is when the provider accepted the deletion.
 		c.set(status, kind, metav1.ConditionFalse, v1alpha1.ReasonNotBlocked, "the deletion gets on")
 	}
 }
