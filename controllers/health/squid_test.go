@@ -9,23 +9,21 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"golang.org/x/crypto/bcrypt"
 	"k8s.io/utils/ptr"
 
 	"crawl.example.com/egress-proxies-operator/controllers/health/classify"
 	"crawl.example.com/egress-proxies-operator/controllers/health/probe"
 	"crawl.example.com/egress-proxies-operator/controllers/health/proxyzoo"
+	"crawl.example.com/egress-proxies-operator/internal/squidtest"
 )
 
 const (
-	squidBinary = "/usr/sbin/squid"
 	// squidLimit bounds each wait on a busy machine.
 	squidLimit = 90 * time.Second
 	// originHost is a loopback address apart from 127.0.0.1, so that a configuration can admit the one and deny the
@@ -33,107 +31,42 @@ const (
 	originHost = "127.0.0.77"
 )
 
-// squid is a running Squid.
-type squid struct {
-	addr    string
-	process *os.Process
-	ended   chan struct{}
-}
-
-// requireSquid skips, or fails where everything is required.
-func requireSquid(t *testing.T) {
-	t.Helper()
-	if testing.Short() {
-		t.Skip("starts a real Squid: not with -short")
-	}
-	if _, err := os.Stat(squidBinary); err != nil {
-		if os.Getenv("EGRESS_REQUIRE_ALL") == "1" {
-			t.Fatalf("EGRESS_REQUIRE_ALL=1, but there is no %s (apt-get install squid): %v", squidBinary, err)
-		}
-		t.Skipf("no %s (apt-get install squid)", squidBinary)
-	}
-}
-
 // squidRules is what differs between configurations.
 type squidRules struct {
 	// access are the http_access lines.
 	access string
-	// auth makes the ACL "authenticated" available.
-	auth bool
+	// username and password, where set, are those whom the ACL "authenticated" admits.
+	username, password string
 	// extra are further lines.
 	extra string
 }
 
-func (r squidRules) config(dir, addr, helper string) string {
+func (r squidRules) config(dir string, addr netip.AddrPort) string {
 	lines := []string{
-		"http_port " + addr, "pid_filename none", "access_log none", "cache_log " + dir + "/cache.log", "cache deny all", "coredump_dir " + dir,
+		"http_port " + addr.String(), "pid_filename none", "access_log none", "cache_log /dev/stderr", "cache deny all", "coredump_dir none",
 		"shutdown_lifetime 20 seconds",
 		"acl origin dst " + originHost, "acl forbidden dst 127.0.0.0/8 169.254.0.0/16 ::1 fe80::/10", "acl CONNECT method CONNECT",
 	}
-	if r.auth {
-		lines = append(lines, "auth_param basic program "+helper, "auth_param basic children 1", "acl authenticated proxy_auth REQUIRED")
+	if r.username != "" {
+		lines = append(lines, "auth_param basic program "+squidtest.PasswordHelper+" "+dir+"/passwords", "auth_param basic children 1",
+			"auth_param basic casesensitive on", "acl authenticated proxy_auth REQUIRED")
 	}
 	return strings.Join(append(lines, r.extra, r.access, ""), "\n")
 }
 
 // startSquid runs Squid with the given rules until the test ends.
-func startSquid(t *testing.T, rules squidRules) *squid {
+func startSquid(t *testing.T, rules squidRules) *squidtest.Squid {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "squid-test-") // t.TempDir cannot be read by the user that Squid becomes
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o777); err != nil {
-		t.Fatal(err)
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := l.Addr().String()
-	_ = l.Close()
-	config, helper := filepath.Join(dir, "squid.conf"), filepath.Join(dir, "auth.sh")
-	write(t, config, 0o644, rules.config(dir, addr, helper))
-	write(t, helper, 0o755, "#!/bin/sh\nwhile read -r user password; do [ \"$user $password\" = 'crawler s3cret' ] && echo OK || echo ERR; done\n")
-	cmd := exec.Command(squidBinary, "-N", "-f", config)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // its helpers end with it
-	if err := cmd.Start(); err != nil {
-		t.Fatalf("starting Squid: %v", err)
-	}
-	s := &squid{addr: addr, process: cmd.Process, ended: make(chan struct{})}
-	go func() {
-		defer close(s.ended)
-		_ = cmd.Wait()
-	}()
-	t.Cleanup(func() {
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
-		<-s.ended
-	})
-	waitFor(t, "Squid to listen", func() bool {
-		select {
-		case <-s.ended:
-			log, _ := os.ReadFile(filepath.Join(dir, "cache.log"))
-			t.Fatalf("Squid ended:\n%s", log)
-		default:
+	var files []squidtest.File
+	if rules.username != "" {
+		const scheme, most = "$2b", 72 // bytes that it looks at
+		hash, err := bcrypt.GenerateFromPassword([]byte(rules.password)[:min(len(rules.password), most)], bcrypt.MinCost)
+		if err != nil {
+			t.Fatal(err)
 		}
-		c, err := net.Dial("tcp", addr)
-		if err == nil {
-			_ = c.Close()
-		}
-		return err == nil
-	})
-	return s
-}
-
-func write(t *testing.T, path string, mode os.FileMode, content string) {
-	t.Helper()
-	if err := os.WriteFile(path, []byte(content), mode); err != nil {
-		t.Fatal(err)
+		files = append(files, squidtest.File{Name: "passwords", Content: fmt.Appendf(nil, "%s:%s%s\n", rules.username, scheme, hash[len(scheme):])})
 	}
-	if err := os.Chmod(path, mode); err != nil {
-		t.Fatal(err)
-	}
+	return squidtest.Start(t, rules.config, files...)
 }
 
 func waitFor(t *testing.T, what string, done func() bool) {
@@ -193,10 +126,10 @@ func mustPrefixes(t *testing.T, values ...string) []netip.Prefix {
 }
 
 // watchSquid lets an engine watch a Squid, and returns a function that reads the verdict.
-func watchSquid(t *testing.T, s *squid, check Settings, change ...func(*Target)) func() Verdict {
+func watchSquid(t *testing.T, s *squidtest.Squid, check Settings, change ...func(*Target)) func() Verdict {
 	t.Helper()
 	e := startEngine(t)
-	e.Upsert(proxy(0, append(change, func(x *Target) { x.Address, x.Check = s.addr, check })...))
+	e.Upsert(proxy(0, append(change, func(x *Target) { x.Address, x.Check = s.Address, check })...))
 	return func() Verdict {
 		v, _ := e.Verdict(uid(0))
 		return v
@@ -205,7 +138,7 @@ func watchSquid(t *testing.T, s *squid, check Settings, change ...func(*Target))
 
 // A Squid that does its work and refuses what it should refuse.
 func TestSquid_Closed(t *testing.T) {
-	requireSquid(t)
+	squidtest.Program(t)
 	ca := proxyzoo.NewCA(t, "origin")
 	origin := proxyzoo.NewOrigin(t, ca, originHost)
 	s := startSquid(t, squidRules{access: closedRules})
@@ -223,23 +156,37 @@ func TestSquid_Closed(t *testing.T) {
 }
 
 // A Squid with a password: strangers are refused, the right credentials work, wrong ones are told apart.
-func TestE3_SquidWithCredentials(t *testing.T) {
-	requireSquid(t)
+func TestE3_SquidWithCredentials(t *testing.T) { squidWithCredentials(t, "crawler", "s3cret") }
+
+// Probes carry every character that a name and a password may have.
+func TestT28_ProbesWithEveryPrintableCharacter(t *testing.T) {
+	const most = "!\"#$%&'()*+,-./0123456789;<=>?@ABCDEFGHIJKLMNOPQRSTUVWXYZ[\\]^_`abcdefghijklmnopqrstuvwxyz{|}~"
+	// The helper looks at 72 bytes, so half of them comes first each time.
+	for _, password := range []string{" :" + most, most[len(most)/2:] + " :" + most[:len(most)/2]} {
+		squidWithCredentials(t, most, password)
+	}
+}
+
+func squidWithCredentials(t *testing.T, username, password string) {
+	squidtest.Program(t)
 	ca := proxyzoo.NewCA(t, "origin")
 	origin := proxyzoo.NewOrigin(t, ca, originHost)
-	s := startSquid(t, squidRules{auth: true, access: "http_access deny !authenticated\n" + closedRules})
+	s := startSquid(t, squidRules{username: username, password: password, access: "http_access deny !authenticated\n" + closedRules})
 	credentials := func(password string) func(*Target) {
 		return func(x *Target) {
-			x.Credentials, _ = NewCredentials("crawler", password)
+			var err error
+			if x.Credentials, err = NewCredentials(username, password); err != nil {
+				t.Fatal(err)
+			}
 			x.RequireAuth = true
 		}
 	}
-	verdict := watchSquid(t, s, quickSettings(ca, origin.URL+"/ip"), managed, credentials("s3cret"))
+	verdict := watchSquid(t, s, quickSettings(ca, origin.URL+"/ip"), managed, credentials(password))
 	waitFor(t, "a healthy, restricted proxy", func() bool {
 		v := verdict()
 		return v.Healthy && v.AccessRestricted != nil && *v.AccessRestricted
 	})
-	wrong := watchSquid(t, s, quickSettings(ca, origin.URL+"/ip"), managed, credentials("wrong"))
+	wrong := watchSquid(t, s, quickSettings(ca, origin.URL+"/ip"), managed, credentials("x"+password))
 	waitFor(t, "an unhealthy proxy", func() bool { v := wrong(); return v.Known && !v.Healthy })
 	if v := wrong(); v.Reason != classify.ReasonProxyAuthFailed {
 		t.Errorf("reason %s", v.Reason)
@@ -248,7 +195,7 @@ func TestE3_SquidWithCredentials(t *testing.T) {
 
 // A Squid without denials is healthy, and open.
 func TestSquid_Open(t *testing.T) {
-	requireSquid(t)
+	squidtest.Program(t)
 	ca := proxyzoo.NewCA(t, "origin")
 	origin := proxyzoo.NewOrigin(t, ca, originHost)
 	s := startSquid(t, squidRules{access: "http_access allow all"})
@@ -261,7 +208,7 @@ func TestSquid_Open(t *testing.T) {
 
 // A Squid that admits strangers although it should ask for credentials.
 func TestSquid_AnonymousAccess(t *testing.T) {
-	requireSquid(t)
+	squidtest.Program(t)
 	ca := proxyzoo.NewCA(t, "origin")
 	origin := proxyzoo.NewOrigin(t, ca, originHost)
 	s := startSquid(t, squidRules{access: closedRules})
@@ -274,7 +221,7 @@ func TestSquid_AnonymousAccess(t *testing.T) {
 
 // Squids that accept TCP connections but do not get out.
 func TestSquid_NoEgress(t *testing.T) {
-	requireSquid(t)
+	squidtest.Program(t)
 	ca := proxyzoo.NewCA(t, "origin")
 	origin := proxyzoo.NewOrigin(t, ca, originHost)
 	l, err := net.Listen("tcp", net.JoinHostPort(originHost, "0"))
@@ -305,14 +252,14 @@ func TestSquid_NoEgress(t *testing.T) {
 
 // While Squid shuts down old tunnels go on working and new ones do not: the proxy is unhealthy.
 func TestE16_SquidShutsDown(t *testing.T) {
-	requireSquid(t)
+	squidtest.Program(t)
 	ca := proxyzoo.NewCA(t, "origin")
 	origin := proxyzoo.NewOrigin(t, ca, originHost)
 	s := startSquid(t, squidRules{access: closedRules})
 	verdict := watchSquid(t, s, quickSettings(ca, origin.URL+"/ip"))
 	waitFor(t, "a healthy proxy", func() bool { return verdict().Healthy })
 	through := &http.Client{Transport: &http.Transport{
-		Proxy:           http.ProxyURL(&url.URL{Scheme: "http", Host: s.addr}),
+		Proxy:           http.ProxyURL(&url.URL{Scheme: "http", Host: s.Address}),
 		TLSClientConfig: &tls.Config{RootCAs: ca.Pool()},
 	}}
 	defer through.CloseIdleConnections()
@@ -328,9 +275,7 @@ func TestE16_SquidShutsDown(t *testing.T) {
 	if err := get(); err != nil {
 		t.Fatalf("opening a tunnel: %v", err)
 	}
-	if err := s.process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	s.Signal(t, syscall.SIGTERM)
 	waitFor(t, "an unhealthy proxy", func() bool { v := verdict(); return v.Known && !v.Healthy })
 	if err := get(); err != nil {
 		t.Errorf("the old tunnel should still work, or this proves nothing: %v", err)
@@ -339,7 +284,7 @@ func TestE16_SquidShutsDown(t *testing.T) {
 
 // A Squid out of file descriptors accepts connections and answers none.
 func TestE55_SquidWithoutFileDescriptors(t *testing.T) {
-	requireSquid(t)
+	squidtest.Program(t)
 	ca := proxyzoo.NewCA(t, "origin")
 	origin := proxyzoo.NewOrigin(t, ca, originHost)
 	s := startSquid(t, squidRules{access: closedRules, extra: "max_filedescriptors 256"})
@@ -350,7 +295,7 @@ func TestE55_SquidWithoutFileDescriptors(t *testing.T) {
 	authority := strings.TrimPrefix(origin.URL, "https://")
 	var held []net.Conn
 	waitFor(t, "an unhealthy proxy", func() bool {
-		if c, err := net.DialTimeout("tcp", s.addr, 100*time.Millisecond); err == nil {
+		if c, err := net.DialTimeout("tcp", s.Address, 100*time.Millisecond); err == nil {
 			held = append(held, c)
 			_, _ = fmt.Fprintf(c, "CONNECT %s HTTP/1.1\r\nHost: %s\r\n\r\n", authority, authority)
 		}
@@ -369,7 +314,7 @@ func TestE55_SquidWithoutFileDescriptors(t *testing.T) {
 
 // A restarted engine goes on from the status without a change.
 func TestE27_SquidAndRestart(t *testing.T) {
-	requireSquid(t)
+	squidtest.Program(t)
 	ca := proxyzoo.NewCA(t, "origin")
 	origin := proxyzoo.NewOrigin(t, ca, originHost)
 	s := startSquid(t, squidRules{access: closedRules})
@@ -378,7 +323,7 @@ func TestE27_SquidAndRestart(t *testing.T) {
 	waitFor(t, "a healthy, restricted proxy", func() bool { v := verdict(); return v.Healthy && ptr.Deref(v.AccessRestricted, false) })
 	before := verdict()
 	e := startEngine(t)
-	e.Upsert(proxy(0, managed, func(x *Target) { x.Address, x.Check, x.Initial = s.addr, check, &before }))
+	e.Upsert(proxy(0, managed, func(x *Target) { x.Address, x.Check, x.Initial = s.Address, check, &before }))
 	waitFor(t, "a probe after the restart", func() bool { return !e.snapshot().Proxies[0].LastProbe.IsZero() })
 	if after, _ := e.Verdict(uid(0)); !after.Equal(before) {
 		t.Errorf("before %+v, after %+v", before, after)

@@ -2,48 +2,26 @@ package kubernetes
 
 import (
 	"bufio"
-	"context"
 	"encoding/base64"
 	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
-	"k8s.io/apimachinery/pkg/util/wait"
-
+	"crawl.example.com/egress-proxies-operator/internal/squidtest"
 	"crawl.example.com/egress-proxies-operator/providers"
 )
 
 // These tests run a real Squid with the generated configuration.
 
-// squidProgram finds Squid or skips the test. CI sets EGRESS_REQUIRE_ALL=1, so that there it cannot be forgotten.
-func squidProgram(t *testing.T) string {
-	t.Helper()
-	if testing.Short() {
-		t.Skip("runs Squid, left out by -short")
-	}
-	for _, name := range []string{"squid", "/usr/sbin/squid"} {
-		if path, err := exec.LookPath(name); err == nil {
-			return path
-		}
-	}
-	if os.Getenv("EGRESS_REQUIRE_ALL") == "1" {
-		t.Fatal("Squid is not installed and EGRESS_REQUIRE_ALL=1: apt-get install squid")
-	}
-	t.Skip("Squid is not installed: apt-get install squid")
-	return ""
-}
-
 func TestSquidTakesConfig(t *testing.T) {
-	program := squidProgram(t)
+	program := squidtest.Program(t)
 	for name := range goldenConfigs {
 		t.Run(name, func(t *testing.T) {
 			out, err := exec.Command(program, "-k", "parse", "-f", filepath.Join("testdata", name+".conf")).CombinedOutput()
@@ -90,7 +68,7 @@ func TestSquidRefusesWhatIsClosed(t *testing.T) {
 	for _, url := range []string{
 		"http://127.0.0.1/", "http://localhost/", "http://169.254.169.254/latest/meta-data/", "http://[::1]/",
 		"http://198.51.100.1:8080/", "http://198.51.100.1:22/", "https://198.51.100.1/", "ftp://198.51.100.1/", "ftp://198.51.100.1:80/",
-		"http://" + squid.address + "/squid-internal-mgr/info", "cache_object://localhost/info",
+		"http://" + squid.Address + "/squid-internal-mgr/info", "cache_object://localhost/info",
 	} {
 		if got := squid.get(t, url, nil).StatusCode; got != http.StatusForbidden {
 			t.Errorf("GET %s: %d, want 403", url, got)
@@ -116,11 +94,15 @@ func TestSquidRefusesStrangers(t *testing.T) {
 	}
 }
 
-func TestSquidAsksForCredentials(t *testing.T) {
+// everyPrintable is every printable ASCII character that a user name may have; a password may have a colon as well.
+const everyPrintable = " !\"#$%&'()*+,-./0123456789;<=>?@ABCDEFGHIJKLMNOPQRSTUVWXYZ[\\]^_`abcdefghijklmnopqrstuvwxyz{|}~"
+
+func TestT28_SquidAsksForCredentials(t *testing.T) {
 	origin := startOrigin(t)
 	for _, c := range []providers.Credentials{
 		{Username: "crawler", Password: "p"},
 		{Username: "Crawler Number#1", Password: ` sp ace:colon"quote'back\slash%20$HOME;#&*` + "`id`"},
+		{Username: "x" + everyPrintable + "x", Password: everyPrintable + ":"},
 		{Username: "käse", Password: "pässwörd€ÿ"},
 		{Username: "long", Password: strings.Repeat("long-", 30)},
 	} {
@@ -137,12 +119,12 @@ func TestSquidAsksForCredentials(t *testing.T) {
 				t.Errorf("CONNECT with a wrong password: %d, want 407", got)
 			}
 			if got := squid.connect(t, origin.address, &c); got != http.StatusOK {
-				t.Errorf("CONNECT with the right password: %d, want 200\n%s", got, squid.log(t))
+				t.Errorf("CONNECT with the right password: %d, want 200\n%s", got, squid.Log(t))
 			}
 			if got := squid.connect(t, "127.0.0.1:443", &c); got != http.StatusForbidden {
 				t.Errorf("CONNECT to the proxy's own host with credentials: %d, want 403", got)
 			}
-			if strings.Contains(squid.log(t), c.Password) && len(c.Password) > 1 {
+			if strings.Contains(squid.Log(t), c.Password) && len(c.Password) > 1 {
 				t.Error("the log contains the password")
 			}
 		})
@@ -186,7 +168,7 @@ type origin struct {
 
 func startOrigin(t *testing.T) origin {
 	t.Helper()
-	squidProgram(t)
+	squidtest.Program(t)
 	addresses, err := net.InterfaceAddrs()
 	if err != nil {
 		t.Fatal(err)
@@ -214,87 +196,33 @@ func startOrigin(t *testing.T) origin {
 }
 
 // liveSquid is a running Squid.
-type liveSquid struct {
-	address string
-	logFile string
-}
+type liveSquid struct{ *squidtest.Squid }
 
 // startSquid runs Squid as in the pod: same arguments, same user. replace are lines that replace those of the generated
 // configuration that start alike.
 func startSquid(t *testing.T, config Config, credentials *providers.Credentials, replace ...string) liveSquid {
 	t.Helper()
-	program := squidProgram(t)
-	// Not t.TempDir: its parents are closed to Squid's user.
-	dir, err := os.MkdirTemp("", "squid-test-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	must(t, os.Chmod(dir, 0o755))
-
-	listener, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	squid := liveSquid{address: listener.Addr().String(), logFile: filepath.Join(dir, "log")}
-	config.Port = int32(listener.Addr().(*net.TCPAddr).Port)
-	must(t, listener.Close())
-
-	text := strings.ReplaceAll(squidConfig(config), authDir, dir)
-	for _, line := range replace {
-		key := line[:strings.LastIndexByte(line, ' ')+1]
-		old := linesWith(text, key)
-		if len(old) != 1 {
-			t.Fatalf("%d lines start with %q", len(old), key)
-		}
-		text = strings.Replace(text, old[0], line, 1)
-	}
-	must(t, os.WriteFile(filepath.Join(dir, configFile), []byte(text), 0o644))
+	var files []squidtest.File
 	if credentials != nil {
 		line, err := passwordLine(*credentials)
 		if err != nil {
 			t.Fatal(err)
 		}
-		must(t, os.WriteFile(filepath.Join(dir, passwordFile), line, 0o644))
+		files = append(files, squidtest.File{Name: passwordFile, Content: line})
 	}
-	log, err := os.Create(squid.logFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = log.Close() }()
-
-	// Squids of one machine share names in /dev/shm unless they are told apart; pods have their own.
-	command := exec.Command(program, "-n", "test"+fmt.Sprint(config.Port), "-N", "-f", filepath.Join(dir, configFile))
-	command.Stdout, command.Stderr = log, log
-	if os.Getuid() == 0 {
-		must(t, log.Chown(int(squidUser), int(squidUser)))
-		command.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(squidUser), Gid: uint32(squidUser)}}
-	}
-	must(t, command.Start())
-	t.Cleanup(func() {
-		_ = command.Process.Kill()
-		_ = command.Wait()
-	})
-	err = wait.PollUntilContextTimeout(context.Background(), 20*time.Millisecond, 20*time.Second, true, func(context.Context) (bool, error) {
-		conn, err := net.Dial("tcp", squid.address)
-		if err != nil {
-			return false, nil
+	return liveSquid{squidtest.Start(t, func(dir string, address netip.AddrPort) string {
+		config.Port = int32(address.Port())
+		text := strings.ReplaceAll(squidConfig(config), authDir, dir)
+		for _, line := range replace {
+			key := line[:strings.LastIndexByte(line, ' ')+1]
+			old := linesWith(text, key)
+			if len(old) != 1 {
+				t.Fatalf("%d lines start with %q", len(old), key)
+			}
+			text = strings.Replace(text, old[0], line, 1)
 		}
-		return true, conn.Close()
-	})
-	if err != nil {
-		t.Fatalf("Squid does not listen: %v\n%s", err, squid.log(t))
-	}
-	return squid
-}
-
-func (s liveSquid) log(t *testing.T) string {
-	t.Helper()
-	data, err := os.ReadFile(s.logFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(data)
+		return text
+	}, files...)}
 }
 
 func (s liveSquid) connect(t *testing.T, target string, c *providers.Credentials) int {
@@ -316,7 +244,7 @@ func (s liveSquid) get(t *testing.T, url string, c *providers.Credentials, heade
 // send writes the request by hand: http.Client would normalise what is tested here.
 func (s liveSquid) send(t *testing.T, method, target, host string, c *providers.Credentials, header http.Header) *http.Response {
 	t.Helper()
-	conn, err := net.Dial("tcp", s.address)
+	conn, err := net.Dial("tcp", s.Address)
 	if err != nil {
 		t.Fatal(err)
 	}
