@@ -131,8 +131,9 @@ func (q *Queue[T]) Pass(serve func(*Item[T]) bool) (served int) {
 		}
 		served++
 		q.Remove(item.ID)
-		q.turn = h.turns
-		h.turns++
+		// Whoever had no turn for long, because nothing served it, gets the next one and not all it has missed.
+		q.turn = max(q.turn, h.turns)
+		h.turns = q.turn + 1
 		heap.Fix(&turns, 0)
 	}
 	return served
