@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -48,6 +49,10 @@ func unavailable(err error) error {
 			Status: http.StatusTooManyRequests, Code: wire.CodeTooManyRequests, Detail: "The Kubernetes API is overloaded",
 			RetryAfter: max(grant.RetryAfter(err), time.Second),
 		}
+	case quotaExceeded(err):
+		return &httpapi.Error{
+			Status: http.StatusTooManyRequests, Code: wire.CodeTooManyRequests, Detail: "The namespace's quota of ProxyLeases is used up", RetryAfter: noProxyRetry,
+		}
 	case apierrors.IsNotFound(err), apierrors.HasStatusCause(err, "NamespaceTerminating"):
 		// The only thing that a creation does not find is the namespace.
 		return &httpapi.Error{Status: http.StatusUnprocessableEntity, Code: wire.CodeInvalidField, Field: "namespace", Detail: "The namespace does not exist, or not for long"}
@@ -57,6 +62,11 @@ func unavailable(err error) error {
 	return &httpapi.Error{
 		Status: http.StatusServiceUnavailable, Code: wire.CodeUnavailable, Detail: "The Kubernetes API does not answer", RetryAfter: notReadyRetry,
 	}
+}
+
+// quotaExceeded tells a ResourceQuota's refusal from others. There is no better mark than its words.
+func quotaExceeded(err error) bool {
+	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "exceeded quota")
 }
 
 func notReady(detail string) *httpapi.Error {

@@ -3,13 +3,11 @@ package leasing
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -208,8 +206,8 @@ func requestOf(lease *v1alpha1.ProxyLease) (r ledger.Request, pool string, err e
 		pool = lease.Spec.PoolRef.Name
 		r.Selector = labels.SelectorFromSet(labels.Set{v1alpha1.LabelPool: pool})
 	case lease.Spec.Selector != nil:
-		if r.Selector, err = metav1.LabelSelectorAsSelector(lease.Spec.Selector); err != nil {
-			return r, "", fmt.Errorf("read the selector: %w", err)
+		if r.Selector, err = selectorOf(lease.Spec.Selector); err != nil {
+			return r, "", err
 		}
 		pool = lease.Spec.Selector.MatchLabels[v1alpha1.LabelPool]
 	}

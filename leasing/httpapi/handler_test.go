@@ -84,6 +84,8 @@ func TestH10_BadLeaseRequestsNameTheFieldAndDoNothing(t *testing.T) {
 		"target blank":             {`{"target":" "}`, 422, "target", nil},
 		"target trailing dot":      {`{"target":"a.example."}`, 422, "target", nil},
 		"target bracketed address": {`{"target":"[2001:db8::1]"}`, 422, "target", nil},
+		"target mapped address":    {`{"target":"::ffff:192.0.2.1"}`, 422, "target", nil},
+		"target long address":      {`{"target":"2001:db8:0:0:0:0:0:1"}`, 422, "target", nil},
 		"target with zone":         {`{"target":"fe80::1%eth0"}`, 422, "target", nil},
 		"target wildcard":          {`{"target":"*.example"}`, 422, "target", nil},
 		"target long":              {`{"target":"` + long + `"}`, 422, "target", nil},

@@ -165,7 +165,7 @@ func targetProblem(target string) string {
 	case strings.ContainsFunc(target, func(c rune) bool { return c >= 'A' && c <= 'Z' }):
 		return want + "; it has an upper-case letter"
 	}
-	if address, err := netip.ParseAddr(target); err == nil && address.Zone() == "" && address.String() == target {
+	if address, err := netip.ParseAddr(target); err == nil && address.Zone() == "" && !address.Is4In6() && address.String() == target {
 		return ""
 	}
 	if len(validation.IsDNS1123Subdomain(target)) > 0 {
