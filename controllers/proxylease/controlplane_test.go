@@ -217,15 +217,6 @@ func TestL15_AndL18_TTLIsClampedRenewedAndEnds(t *testing.T) {
 	if p.Reason != v1alpha1.ReasonExpired {
 		t.Fatalf("reason %q", p.Reason)
 	}
-	t.Run("C8 late report", func(t *testing.T) {
-		if status, body := c.call(http.MethodPost, "/v1/leases/"+held.LeaseID+"/report", `{"result":"rate_limited","target":"late.example"}`); status != 204 {
-			t.Fatalf("late report: %d %s", status, body)
-		}
-		if len(f.getProxy("a").Status.Cooldowns) != 1 {
-			t.Fatal("the late report had no effect")
-		}
-		c.refused(404, wire.CodeLeaseNotFound, http.MethodPost, "/v1/leases/unknown/report", `{"result":"rate_limited","target":"late.example"}`)
-	})
 }
 
 func TestHTTPGrantIsOneWrite(t *testing.T) {

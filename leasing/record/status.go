@@ -75,6 +75,9 @@ func Mirrored(l *v1alpha1.ProxyLease, px *v1alpha1.Proxy, now time.Time) *v1alph
 		Type: v1alpha1.ConditionBound, Status: metav1.ConditionTrue,
 		Reason: v1alpha1.ReasonGranted, Message: "Holds proxy " + g.ProxyName,
 	}, now)
+	if px != nil && px.UID == g.ProxyUID {
+		setProxyConditions(s, l, px, now) // or that would be another write
+	}
 	return s
 }
 
