@@ -22,14 +22,23 @@ import (
 	"crawl.example.com/egress-proxies-operator/leasing/wire"
 )
 
-// reviewer is an API server whose tokens are of one user each time with the group that the token says, of which "admin" may
-// do everything. It counts what it is asked.
+// reviewer is an API server with the tokens "admin" and "guest" of one user, each with the group that the token says, of which
+// "admin" may do everything. It counts what it is asked.
 type reviewer struct {
 	down  bool
 	asked int
 }
 
 func (r *reviewer) auth(t *testing.T) *Auth {
+	t.Helper()
+	auth, err := NewAuth(AuthConfig{Modes: []string{AuthKubernetes}, Kubernetes: r.kubernetes(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return auth
+}
+
+func (r *reviewer) kubernetes(t *testing.T) *Kubernetes {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	if err := clientgoscheme.AddToScheme(scheme); err != nil {
@@ -43,7 +52,7 @@ func (r *reviewer) auth(t *testing.T) *Auth {
 			}
 			switch review := o.(type) {
 			case *authenticationv1.TokenReview:
-				review.Status.Authenticated = review.Spec.Token != "unknown"
+				review.Status.Authenticated = review.Spec.Token == "admin" || review.Spec.Token == "guest"
 				review.Status.User = authenticationv1.UserInfo{Username: "u", UID: "1", Groups: []string{review.Spec.Token}}
 			case *authorizationv1.SubjectAccessReview:
 				review.Status.Allowed = slices.Contains(review.Spec.Groups, "admin")
@@ -51,13 +60,7 @@ func (r *reviewer) auth(t *testing.T) *Auth {
 			return nil
 		},
 	}).Build()
-	auth, err := NewAuth(AuthConfig{
-		Modes: []string{AuthKubernetes}, Kubernetes: &Kubernetes{Client: c, Clock: clocktesting.NewFakePassiveClock(time.Unix(0, 0))},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return auth
+	return &Kubernetes{Client: c, Clock: clocktesting.NewFakePassiveClock(time.Unix(0, 0))}
 }
 
 func list(h http.Handler, token string) *httptest.ResponseRecorder {

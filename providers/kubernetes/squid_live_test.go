@@ -131,7 +131,7 @@ func TestT28_SquidAsksForCredentials(t *testing.T) {
 	}
 }
 
-func TestSquidTellsNothingAboutTheClient(t *testing.T) {
+func TestT21_SquidTellsNothingAboutTheClient(t *testing.T) {
 	origin := startOrigin(t)
 	credentials := providers.Credentials{Username: "u", Password: "p"}
 	config := Config{SourceRanges: prefixes("127.0.0.0/8"), AllowPrivateTargets: true, Authenticate: true}
