@@ -82,7 +82,7 @@ KUBECTL=${KUBECTL:-$(component kubectl)}
 HELM=${HELM:-$(component helm)}
 
 say "2/5 images"
-mapfile -t archives < <("$here/images/build.sh" squid origin operator)
+mapfile -t archives < <("$here/images/build.sh" squid origin operator crawler)
 "$here/cluster/load.sh" "${archives[@]}"
 
 say "3/5 origin and operator"

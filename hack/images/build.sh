@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds container images as docker-archive files, without a registry and without a daemon, and prints their paths.
 #
-#   hack/images/build.sh NAME...    NAME: pause, coredns, squid, origin, operator
+#   hack/images/build.sh NAME...    NAME: pause, coredns, squid, origin, crawler, operator
 #
 # An image is built when no archive of the same inputs is in the cache. Debian's buildah does the building; with
 # CLUSTER=kind, Docker does, and base images come from their registries.
@@ -23,8 +23,9 @@ tag() {
 	coredns) echo localhost/coredns:$COREDNS_VERSION ;;
 	squid) echo localhost/egress-squid:dev ;;
 	origin) echo localhost/egress-origin:dev ;;
+	crawler) echo localhost/egress-crawler:dev ;;
 	operator) echo localhost/egress-proxies-operator:dev ;;
-	*) die "unknown image $1: want pause, coredns, squid, origin or operator" ;;
+	*) die "unknown image $1: want pause, coredns, squid, origin, crawler or operator" ;;
 	esac
 }
 
@@ -37,6 +38,7 @@ commit() {
 	[ -z "$(git -C "$REPO" status --porcelain -- "${OPERATOR_SOURCES[@]}" 2>/dev/null)" ] || id+=-dirty
 	echo "$id"
 }
+CRAWLER_SOURCES=(e2e/crawler apis leasing go.mod go.sum)
 OPERATOR_SOURCES=(apis cmd controllers internal leasing providers go.mod go.sum Dockerfile .dockerignore)
 
 # inputs NAME: prints everything that the image is made of, or something that changes with it.
@@ -44,6 +46,11 @@ inputs() {
 	declare -f context squid_rootfs
 	case $1 in
 	pause | origin) go version; cat "$here/$1"/* ;;
+	crawler)
+		go version
+		cat "$here/crawler/Dockerfile"
+		(cd "$REPO" && find "${CRAWLER_SOURCES[@]}" -type f ! -name '*_test.go' | LC_ALL=C sort | xargs -d '\n' sha256sum)
+		;;
 	coredns) component coredns; cat "$here/coredns/Dockerfile" ;;
 	squid) suite; apt-cache policy squid | grep Candidate || true; cat "$here/squid/Dockerfile" ;;
 	operator)
@@ -61,6 +68,10 @@ context() {
 	pause | origin)
 		cp "$here/$name/Dockerfile" "$dir"
 		(cd "$REPO" && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o "$dir/$name" "./hack/images/$name")
+		;;
+	crawler)
+		cp "$here/crawler/Dockerfile" "$dir"
+		(cd "$REPO" && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o "$dir/crawler" ./e2e/crawler)
 		;;
 	coredns) cp "$here/coredns/Dockerfile" "$(component coredns)" "$dir" ;;
 	squid)

@@ -43,6 +43,7 @@ var layers = []layer{
 	{"bench", []string{""}},
 	{"charts", nil},
 	{"e2e", []string{"apis"}},
+	{"e2e/crawler", []string{"leasing/client", "leasing/client/kube"}},
 	{"hack", nil},
 }
 
