@@ -10,6 +10,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -46,6 +47,8 @@ type Options struct {
 	// Leases; nil counts none.
 	Leases Leases
 	Clock  clock.PassiveClock
+	// Registerer of the metrics; nil for none.
+	Registerer prometheus.Registerer
 }
 
 // Reconciler reconciles ProxyPools.
@@ -57,12 +60,16 @@ type Reconciler struct {
 	Recorder  events.EventRecorder
 
 	memories memories
+	demand   *prometheus.GaugeVec
 }
 
 // Add adds the controller and its index to a manager.
 func Add(ctx context.Context, mgr manager.Manager, o Options) error {
 	r := &Reconciler{
 		Options: o, Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("proxypool-controller"),
+	}
+	if err := r.registerMetrics(); err != nil {
+		return err
 	}
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.Proxy{}, indexOwner, byOwner); err != nil {
 		return fmt.Errorf("index proxies by %s: %w", indexOwner, err)
@@ -90,6 +97,16 @@ func poolChanged(e event.UpdateEvent) bool {
 		!e.ObjectOld.GetDeletionTimestamp().Equal(e.ObjectNew.GetDeletionTimestamp())
 }
 
+// annotations of a member without that of the provider manager, which means nothing to a pool.
+func annotations(px *v1alpha1.Proxy) map[string]string {
+	if _, ok := px.Annotations[v1alpha1.AnnotationFirstIntent]; !ok {
+		return px.Annotations
+	}
+	out := maps.Clone(px.Annotations)
+	delete(out, v1alpha1.AnnotationFirstIntent)
+	return out
+}
+
 // memberChanged tells whether a plan could come out differently. A member's status is written several times on its way to
 // Ready, and most of it means nothing to the pool.
 func memberChanged(e event.UpdateEvent) bool {
@@ -104,7 +121,7 @@ func memberChanged(e event.UpdateEvent) bool {
 		}
 		return metav1.ConditionUnknown
 	}
-	for _, name := range []string{v1alpha1.ConditionReady, v1alpha1.ConditionUpToDate} {
+	for _, name := range []string{v1alpha1.ConditionReady, v1alpha1.ConditionUpToDate, v1alpha1.ConditionHealthy, v1alpha1.ConditionDrained} {
 		if condition(before, name) != condition(after, name) {
 			return true
 		}
@@ -114,6 +131,7 @@ func memberChanged(e event.UpdateEvent) bool {
 		!before.DeletionTimestamp.Equal(after.DeletionTimestamp) ||
 		drained(before) != drained(after) ||
 		!maps.Equal(before.Labels, after.Labels) ||
-		!maps.Equal(before.Annotations, after.Annotations) ||
+		!maps.Equal(annotations(before), annotations(after)) ||
+		waitsForCapacity(before) != waitsForCapacity(after) ||
 		!equality.Semantic.DeepEqual(before.OwnerReferences, after.OwnerReferences)
 }

@@ -30,10 +30,15 @@ const (
 type member struct {
 	*v1alpha1.Proxy
 	revision string
-	// stale members are to be replaced, whatever their state.
+	// stale members are not what the template asks for.
 	stale bool
+	// due is why a member is to be replaced; "" when it is not.
+	due string
+	// unhealthySince is since when it runs and does not work; zero when it does.
+	unhealthySince time.Time
 	// leaving members are being deleted or are asked to drain; they do not count as replicas.
 	leaving   bool
+	deleting  bool
 	ready     bool
 	available bool
 	leases    int
@@ -54,7 +59,9 @@ const (
 
 func (in *Input) newMember(px *v1alpha1.Proxy, updateRevision string) member {
 	m := member{Proxy: px, revision: RevisionOf(&px.Spec.ProxyTemplateSpec), trouble: troubleNone}
-	m.leaving = !px.DeletionTimestamp.IsZero() || in.Deleted[px.UID] || len(px.Spec.DrainRequests) > 0
+	m.deleting = !px.DeletionTimestamp.IsZero() || in.Deleted[px.UID]
+	m.leaving = m.deleting || len(px.Spec.DrainRequests) > 0
+	m.unhealthySince = unhealthySince(px)
 	m.stale = m.revision != updateRevision || outOfDate(px) || in.restarted(px)
 	ready := meta.FindStatusCondition(px.Status.Conditions, v1alpha1.ConditionReady)
 	if m.ready = ready != nil && ready.Status == metav1.ConditionTrue; m.ready {
@@ -114,7 +121,7 @@ func compareVictims(a, b member) int {
 		cmp.Compare(min(a.leases, 1), min(b.leases, 1)),
 		cmp.Compare(a.cost, b.cost),
 		cmp.Compare(a.trouble, b.trouble),
-		-compareBool(a.stale, b.stale),
+		-compareBool(a.stale || a.due != "", b.stale || b.due != ""),
 		-cmp.Compare(a.cooling, b.cooling),
 		cmp.Compare(a.leases, b.leases),
 		b.CreationTimestamp.Compare(a.CreationTimestamp.Time),

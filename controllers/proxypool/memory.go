@@ -32,12 +32,19 @@ type memory struct {
 	deleted map[types.UID]bool
 	// gone are members that the cache still has and the API server does not.
 	gone map[types.UID]bool
+	// patched are members as a patch of ours left them, by the resourceVersion that it was made on.
+	patched map[types.UID]patched
 	// overdue is when the oldest of them should have become visible; zero when there are none.
 	overdue time.Time
 	// blocked are names held by something else, and until when that is believed.
 	blocked map[string]time.Time
 	// countedTime is when leases were last counted for the status.
 	countedTime time.Time
+}
+
+type patched struct {
+	from string
+	px   *v1alpha1.Proxy
 }
 
 // memories holds the memory of each pool. A pool is reconciled by one worker at a time, so only the map is locked.
@@ -56,7 +63,7 @@ func (ms *memories) of(pool *v1alpha1.ProxyPool) *memory {
 	}
 	m := &memory{
 		uid: pool.UID, created: map[types.UID]*v1alpha1.Proxy{}, deleted: map[types.UID]bool{}, gone: map[types.UID]bool{},
-		blocked: map[string]time.Time{},
+		patched: map[types.UID]patched{}, blocked: map[string]time.Time{},
 	}
 	if ms.pools == nil {
 		ms.pools = map[types.NamespacedName]*memory{}
@@ -82,6 +89,10 @@ func (m *memory) view(cached []*v1alpha1.Proxy, now time.Time) []*v1alpha1.Proxy
 		px := byUID[uid]
 		return (px == nil || !px.DeletionTimestamp.IsZero()) && m.created[uid] == nil
 	})
+	maps.DeleteFunc(m.patched, func(uid types.UID, p patched) bool {
+		// The patch was on that version and no other, so any other that the cache shows is a later one.
+		return byUID[uid] == nil || byUID[uid].ResourceVersion != p.from
+	})
 	maps.DeleteFunc(m.gone, func(uid types.UID, _ bool) bool { return byUID[uid] == nil })
 	maps.DeleteFunc(m.blocked, func(_ string, until time.Time) bool { return !until.After(now) })
 	if !m.pending() {
@@ -89,6 +100,9 @@ func (m *memory) view(cached []*v1alpha1.Proxy, now time.Time) []*v1alpha1.Proxy
 	}
 	out := make([]*v1alpha1.Proxy, 0, len(cached)+len(m.created))
 	for _, px := range cached {
+		if p, ok := m.patched[px.UID]; ok {
+			px = p.px
+		}
 		if !m.gone[px.UID] {
 			out = append(out, px)
 		}
@@ -106,6 +120,10 @@ func (m *memory) noteCreated(px *v1alpha1.Proxy, now time.Time) {
 func (m *memory) noteDeleted(uid types.UID, now time.Time) {
 	m.deleted[uid] = true
 	m.expect(now)
+}
+
+func (m *memory) notePatched(from string, px *v1alpha1.Proxy) {
+	m.patched[px.UID] = patched{from, px}
 }
 
 func (m *memory) expect(now time.Time) {

@@ -25,10 +25,12 @@ const (
 	drainShare = "25%"
 )
 
-// Reasons for which a member is deleted, as events tell them.
+// Reasons for which a member is given up, as events and drain requests tell them.
 const (
 	reasonScaleDown = "ScaleDown"
 	reasonRollout   = "Rollout"
+	reasonMaxAge    = "MaxAge"
+	reasonUnhealthy = "Unhealthy"
 )
 
 // Input is all that a plan is made from.
@@ -54,8 +56,9 @@ type Plan struct {
 	// Creates are the names of new members of UpdateRevision.
 	Creates []string
 	Deletes []Delete
-	Updates []Update
-	Status  v1alpha1.ProxyPoolStatus
+	// Drains ask members to be empty, Undrains take members back, Updates bring them to what the template says.
+	Drains, Undrains, Updates []Update
+	Status                    v1alpha1.ProxyPoolStatus
 	// Recheck is when time alone changes the plan; 0 for never.
 	Recheck time.Duration
 }
@@ -70,6 +73,8 @@ type Delete struct {
 type Update struct {
 	Proxy *v1alpha1.Proxy
 	Ops   []objpatch.Op
+	// Reason of a drain.
+	Reason string
 }
 
 // planner is the state of one MakePlan.
@@ -91,6 +96,7 @@ type planner struct {
 func MakePlan(in Input) Plan {
 	p := newPlanner(in)
 	if in.Pool.DeletionTimestamp.IsZero() {
+		p.finishDrains()
 		p.scaleAndRoll()
 		p.propagate()
 	}
@@ -111,6 +117,7 @@ func newPlanner(in Input) *planner {
 			p.active = append(p.active, m)
 		}
 	}
+	p.markDue()
 	slices.SortFunc(p.active, compareVictims)
 	return p
 }
@@ -144,30 +151,26 @@ func (p *planner) limit() int {
 	return p.replicas + p.surge + max(1, scaled(nil, drainShare, p.replicas, true))
 }
 
-// rolling tells whether members of an old template are being replaced.
-func (p *planner) rolling() bool {
-	paused := p.in.Pool.Spec.Paused != nil && *p.in.Pool.Spec.Paused
-	return !paused && slices.ContainsFunc(p.active, func(m member) bool { return m.stale })
-}
-
 func (p *planner) scaleAndRoll() {
 	room := p.replicas
-	if p.rolling() {
+	if p.due() {
 		room += p.surge
 	}
 	switch surplus := len(p.active) - room; {
 	case surplus > 0:
 		p.remove(p.active[:surplus], reasonScaleDown)
-	case p.rolling():
+	case p.due():
 		p.roll()
 	case surplus < 0:
-		p.create(-surplus)
+		p.grow(-surplus)
 	}
 }
 
-func (p *planner) create(n int) {
+// grow adds n members: those that are being drained come first, then new ones.
+func (p *planner) grow(n int) {
+	n -= p.undrain(n)
 	n = min(n, p.limit()-len(p.all))
-	if n <= 0 {
+	if n <= 0 || p.waiting() > 0 {
 		return
 	}
 	taken := make(map[string]bool, len(p.all)+len(p.in.Blocked))
@@ -180,24 +183,18 @@ func (p *planner) create(n int) {
 	p.plan.Creates = freeNames(p.in.Pool.Name, p.revision, n, taken)
 }
 
-func (p *planner) remove(victims []member, reason string) {
-	for _, m := range victims {
-		p.plan.Deletes = append(p.plan.Deletes, Delete{Proxy: m.Proxy, Reason: reason})
-	}
-}
-
-// roll replaces stale members: successors are made within maxSurge, and stale members go as far as maxUnavailable allows.
+// roll replaces members that are due: successors are made within maxSurge, and members go as far as maxUnavailable allows.
 // Those that do not work go first, since nothing is lost with them; successors that are not available yet use up the
 // allowance, so a template that never works stops at it.
 func (p *planner) roll() {
-	var stale []member
+	var due []member
 	updated, available, updatedUnavailable := 0, 0, 0
 	for _, m := range p.active {
 		if m.available {
 			available++
 		}
-		if m.stale {
-			stale = append(stale, m)
+		if m.due != "" {
+			due = append(due, m)
 			continue
 		}
 		updated++
@@ -205,36 +202,38 @@ func (p *planner) roll() {
 			updatedUnavailable++
 		}
 	}
-	p.create(min(p.replicas-updated, p.replicas+p.surge-len(p.active)))
+	p.grow(min(p.replicas-updated, p.replicas+p.surge-len(p.active)))
 
 	least := p.replicas - p.unavailable
 	broken := min(len(p.active)-least-updatedUnavailable, len(p.active))
 	working := available - least
-	var victims []member
-	for _, m := range stale {
+	for _, m := range due {
 		switch {
 		case !p.mayReplace(m):
 		case !m.available && broken > 0:
 			broken--
-			victims = append(victims, m)
+			p.remove([]member{m}, m.due)
 		case m.available && working > 0:
 			working--
-			victims = append(victims, m)
+			p.remove([]member{m}, m.due)
 		}
 	}
-	p.remove(victims, reasonRollout)
 }
 
-// mayReplace: with OnRelease a member goes when its last lease has ended.
+// mayReplace: with OnRelease a member that works goes when its last lease has ended.
 func (p *planner) mayReplace(m member) bool {
 	strategy := p.in.Pool.Spec.Strategy
-	return strategy == nil || strategy.Type != v1alpha1.StrategyOnRelease || m.leases == 0
+	return strategy == nil || strategy.Type != v1alpha1.StrategyOnRelease || m.leases == 0 || m.due == reasonUnhealthy
 }
 
 func (p *planner) propagate() {
 	going := map[types.UID]bool{}
 	for _, d := range p.plan.Deletes {
 		going[d.Proxy.UID] = true
+	}
+	// One patch at a time: the next would conflict.
+	for _, u := range slices.Concat(p.plan.Drains, p.plan.Undrains) {
+		going[u.Proxy.UID] = true
 	}
 	for i := range p.all {
 		m := &p.all[i]

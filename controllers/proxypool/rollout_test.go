@@ -1,6 +1,7 @@
 package proxypool
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -42,6 +43,12 @@ func (w *world) step() Plan {
 	for _, d := range plan.Deletes {
 		d.Proxy.DeletionTimestamp = new(metav1.NewTime(w.now))
 	}
+	for _, d := range plan.Drains {
+		d.Proxy.Spec.DrainRequests = d.Ops[0].Value.([]v1alpha1.DrainRequest)
+	}
+	for _, d := range plan.Undrains {
+		d.Proxy.Spec.DrainRequests = nil
+	}
 	for _, name := range plan.Creates {
 		px := newProxy(w.pool, name, plan.Status.UpdateRevision)
 		w.made++
@@ -73,7 +80,7 @@ func (w *world) count(is func(*v1alpha1.Proxy) bool) int {
 }
 
 func isAvailable(px *v1alpha1.Proxy) bool {
-	return px.DeletionTimestamp.IsZero() && meta.IsStatusConditionTrue(px.Status.Conditions, v1alpha1.ConditionReady)
+	return px.DeletionTimestamp.IsZero() && len(px.Spec.DrainRequests) == 0 && meta.IsStatusConditionTrue(px.Status.Conditions, v1alpha1.ConditionReady)
 }
 
 func newWorld(replicas int32, leasesEach int) *world {
@@ -246,7 +253,11 @@ func TestMinReadySeconds(t *testing.T) {
 // than the budget says because of the pool, and in the end what was asked for.
 func TestPlanHoldsItsBudget(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		w := newWorld(int32(rapid.IntRange(0, 12).Draw(t, "replicas")), 0)
+		w := drainingWorld(int32(rapid.IntRange(0, 12).Draw(t, "replicas")), 0)
+		w.pool.Spec.Remediation = &v1alpha1.PoolRemediation{UnhealthyTimeoutSeconds: new(int32(rapid.IntRange(1, 20).Draw(t, "unhealthy for")))}
+		if rapid.Bool().Draw(t, "recycle") {
+			w.pool.Spec.Recycle = &v1alpha1.PoolRecycle{MaxAgeSeconds: new(int32(3600 + 10))}
+		}
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
 			switch rapid.IntRange(0, 6).Draw(t, "event") {
 			case 0:
@@ -266,20 +277,26 @@ func TestPlanHoldsItsBudget(t *testing.T) {
 			case 5:
 				for _, px := range w.members {
 					if rapid.IntRange(0, 9).Draw(t, "falls") == 0 {
-						unhealthy(px)
+						sick(0)(px)
 					}
 					w.leases[px.UID] = rapid.IntRange(0, 2).Draw(t, "leases")
 				}
 			}
 			checkStep(t, w)
 		}
-		for range 60 {
+		clear(w.leases)
+		for range 90 {
 			checkStep(t, w)
 			w.gone()
 			for _, px := range w.members {
 				if !isAvailable(px) {
 					w.makeReady(px)
 				}
+			}
+		}
+		for _, px := range w.members {
+			if len(px.Spec.DrainRequests) > 0 {
+				t.Fatalf("%s is left with a drain request", px.Name)
 			}
 		}
 		if plan := w.plan(); plan.acts() || plan.Status.Updated != *w.pool.Spec.Replicas || plan.Status.Replicas != *w.pool.Spec.Replicas {
@@ -297,11 +314,31 @@ func checkStep(t *rapid.T, w *world) {
 	}
 	least := p.replicas - p.unavailable
 	for _, d := range plan.Deletes {
-		if d.Reason == reasonRollout && w.count(isAvailable) < min(least, availableBefore) {
-			t.Fatalf("the rollout left %d available of %d, want at least %d", w.count(isAvailable), availableBefore, least)
+		if d.Reason != reasonScaleDown && len(d.Proxy.Spec.DrainRequests) == 0 && w.count(isAvailable) < min(least, availableBefore) {
+			t.Fatalf("replacing for %s left %d available of %d, want at least %d: %s", d.Reason, w.count(isAvailable), availableBefore, least, describe(plan))
 		}
 	}
-	if got := w.count(func(px *v1alpha1.Proxy) bool { return px.DeletionTimestamp.IsZero() }); got < p.replicas && len(plan.Deletes) > 0 && plan.Deletes[0].Reason == reasonScaleDown {
+	for _, d := range plan.Drains {
+		if d.Reason != reasonScaleDown && len(d.Proxy.Spec.DrainRequests) == 0 && w.count(isAvailable) < min(least, availableBefore) {
+			t.Fatalf("draining for %s left %d available of %d, want at least %d", d.Reason, w.count(isAvailable), availableBefore, least)
+		}
+	}
+	if got := w.count(func(px *v1alpha1.Proxy) bool { return px.DeletionTimestamp.IsZero() }); got < p.replicas && slices.ContainsFunc(plan.Deletes, func(d Delete) bool {
+		// A drain that ends takes no replica away.
+		return d.Reason == reasonScaleDown && len(d.Proxy.Spec.DrainRequests) == 0
+	}) {
 		t.Fatalf("scaling down left %d of %d", got, p.replicas)
 	}
+}
+
+// describe tells what a plan does.
+func describe(plan Plan) string {
+	text := fmt.Sprintf("makes %d", len(plan.Creates))
+	for _, d := range plan.Deletes {
+		text += fmt.Sprintf("; deletes %s (%s, available %v, draining %v)", d.Proxy.Name, d.Reason, meta.IsStatusConditionTrue(d.Proxy.Status.Conditions, v1alpha1.ConditionReady), len(d.Proxy.Spec.DrainRequests) > 0)
+	}
+	for _, d := range plan.Drains {
+		text += fmt.Sprintf("; drains %s (%s)", d.Proxy.Name, d.Reason)
+	}
+	return text
 }

@@ -9,12 +9,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
+	"crawl.example.com/egress-proxies-operator/leasing/record"
 )
 
 // counts are what the status says in numbers.
 type counts struct {
 	ready, available, updated, updatedAvailable int
 	draining, terminating                       int
+	// due are members to be replaced; extra those above the replicas that replacing them takes.
+	due, extra int
 }
 
 func (p *planner) count() counts {
@@ -26,6 +29,9 @@ func (p *planner) count() counts {
 		if m.available {
 			c.available++
 		}
+		if m.due != "" {
+			c.due++
+		}
 		if !m.stale {
 			c.updated++
 			if m.available {
@@ -33,11 +39,11 @@ func (p *planner) count() counts {
 			}
 		}
 	}
+	c.extra = min(max(len(p.active)-p.replicas, 0), c.due)
 	for _, m := range p.all {
-		deleting := !m.DeletionTimestamp.IsZero() || p.in.Deleted[m.UID]
 		switch {
 		case !m.leaving:
-		case deleting && !slices.Contains(m.Finalizers, v1alpha1.FinalizerLeaseDrain):
+		case m.deleting && !slices.Contains(m.Finalizers, v1alpha1.FinalizerLeaseDrain):
 			c.terminating++
 		default:
 			c.draining++
@@ -61,7 +67,7 @@ func (p *planner) setStatus() {
 	out.Selector = v1alpha1.LabelPool + "=" + pool.Name
 	out.UpdateRevision = p.revision
 	// Complete: nothing is left to make, to replace or to take away.
-	complete := c.updatedAvailable >= p.replicas && len(p.active) == p.replicas && c.updated == len(p.active)
+	complete := c.updatedAvailable >= p.replicas && len(p.active) == p.replicas+c.extra && c.updated == len(p.active)
 	if complete || out.CurrentRevision == "" {
 		out.CurrentRevision = p.revision
 	}
@@ -96,16 +102,22 @@ func (p *planner) setConditions(c counts, complete bool) {
 		p.set(v1alpha1.ConditionAvailable, metav1.ConditionFalse, v1alpha1.ReasonMinimumNotAvailable, "Fewer than %d proxies are available.", least)
 	}
 	p.setProgressing(c, complete)
+	p.setRemediationAllowed()
+	p.setDrainBlocked()
+	p.setQuotaExceeded()
 }
 
 func (p *planner) setProgressing(c counts, complete bool) {
 	deadline := seconds(p.in.Pool.Spec.ProgressDeadlineSeconds, DefaultProgressDeadline)
 	stale := c.updated < len(p.active)
 	switch {
+	case complete && c.due > 0:
+		p.set(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonRecycling, "Proxies are being replaced for their age or health.")
+		return
 	case complete:
 		p.set(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonComplete, "Nothing is left to do.")
 		return
-	case stale && !p.rolling():
+	case stale && !p.due():
 		p.set(v1alpha1.ConditionProgressing, metav1.ConditionUnknown, v1alpha1.ReasonPaused, "spec.paused keeps proxies of an old template.")
 		return
 	}
@@ -163,6 +175,18 @@ func (p *planner) setRecheck() {
 	for _, m := range p.active {
 		if ready := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.ConditionReady); m.ready && !m.available && ready != nil {
 			in(ready.LastTransitionTime.Add(p.in.minReady()).Sub(p.in.Now))
+		}
+		for _, moment := range []time.Time{m.unhealthyUntil(p.in.Pool.Spec.Remediation), m.bestBefore(p.in.Pool.Spec.Recycle)} {
+			if !moment.IsZero() {
+				in(moment.Sub(p.in.Now))
+			}
+		}
+	}
+	for _, m := range p.all {
+		if m.leaving && !m.deleting {
+			if deadline := record.DrainDeadline(m.Proxy); !deadline.IsZero() {
+				in(deadline.Add(drainGrace).Sub(p.in.Now))
+			}
 		}
 	}
 	if progressing := meta.FindStatusCondition(p.plan.Status.Conditions, v1alpha1.ConditionProgressing); progressing != nil &&

@@ -39,6 +39,8 @@ const (
 	eventCreated      = "ProxiesCreated"
 	eventCreateFailed = "CreateFailed"
 	eventDeleted      = "ProxyDeleted"
+	eventDraining     = "ProxyDraining"
+	eventKept         = "ProxyKept"
 
 	actionScale = "Scale"
 )
@@ -57,6 +59,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if err := r.Client.Get(ctx, req.NamespacedName, pool); err != nil {
 		if apierrors.IsNotFound(err) {
 			r.memories.forget(req.NamespacedName)
+			r.forgetDemand(req.NamespacedName)
 			return reconcile.Result{}, nil
 		}
 		return reconcile.Result{}, fmt.Errorf("get pool %s: %w", req.NamespacedName, err)
@@ -88,9 +91,9 @@ func (r *Reconciler) sync(ctx context.Context, pool *v1alpha1.ProxyPool) (reconc
 		mem.verify(cached, live, in.Now)
 		plan = r.plan(mem, cached, &in)
 	}
-	waiting := len(plan.Deletes) > 0 && !leasesKnown
+	waiting := len(plan.Deletes)+len(plan.Drains) > 0 && !leasesKnown
 	if waiting {
-		plan.Deletes = nil
+		plan.Deletes, plan.Drains = nil, nil
 	}
 	collisions, actErr := r.act(ctx, mem, pool, plan)
 	if errors.Is(actErr, errStopped) {
@@ -111,7 +114,9 @@ func (r *Reconciler) sync(ctx context.Context, pool *v1alpha1.ProxyPool) (reconc
 	return reconcile.Result{RequeueAfter: r.requeue(mem, final, in.Now, waiting, collisions > 0)}, nil
 }
 
-func (p *Plan) acts() bool { return len(p.Creates)+len(p.Deletes)+len(p.Updates) > 0 }
+func (p *Plan) acts() bool {
+	return len(p.Creates)+len(p.Deletes)+len(p.Drains)+len(p.Undrains)+len(p.Updates) > 0
+}
 
 func (r *Reconciler) plan(mem *memory, cached []*v1alpha1.Proxy, in *Input) Plan {
 	in.Members = mem.view(cached, in.Now)
@@ -159,6 +164,9 @@ func (r *Reconciler) countLeases(mem *memory, in *Input) bool {
 		return n
 	}
 	leased, pending, known := r.Leases.PoolCounts(in.Pool.Namespace, in.Pool.Name)
+	if known {
+		r.setDemand(client.ObjectKeyFromObject(in.Pool), leased, pending)
+	}
 	if known && !in.Now.Before(mem.countedTime.Add(countInterval)) {
 		in.Leased, in.Pending = leased, pending
 		mem.countedTime = in.Now
@@ -204,7 +212,7 @@ func owned(out []*v1alpha1.Proxy, list *v1alpha1.ProxyList, pool *v1alpha1.Proxy
 
 // act does what the plan says. It returns how many names were found to be held by something else.
 func (r *Reconciler) act(ctx context.Context, mem *memory, pool *v1alpha1.ProxyPool, plan Plan) (collisions int32, err error) {
-	if len(plan.Deletes) > 0 {
+	if len(plan.Deletes)+len(plan.Drains) > 0 {
 		// A leader that was held up must not judge by an old number what its successor has made. While two leaders work,
 		// each write of the other's makes the plan old.
 		fresh, err := r.checkPool(ctx, pool)
@@ -229,14 +237,40 @@ func (r *Reconciler) act(ctx context.Context, mem *memory, pool *v1alpha1.ProxyP
 		r.Recorder.Eventf(pool, d.Proxy, corev1.EventTypeNormal, eventDeleted, actionScale, "Deleted proxy %s: %s", d.Proxy.Name, d.Reason)
 		return nil
 	})
-	updateErr := inBatches(plan.Updates, maxBatch, func(u Update) error {
+	update := func(u Update) (done bool, err error) {
 		// The patch answers into its object, and that of the plan belongs to the cache.
-		err := objpatch.Apply(ctx, r.Client, u.Proxy.DeepCopy(), u.Ops...)
-		if err != nil && !apierrors.IsNotFound(err) {
-			return fmt.Errorf("update member %s: %w", u.Proxy.Name, err)
+		px := u.Proxy.DeepCopy()
+		if err := objpatch.Apply(ctx, r.Client, px, u.Ops...); err != nil {
+			if apierrors.IsNotFound(err) {
+				return false, nil
+			}
+			return false, fmt.Errorf("update member %s: %w", u.Proxy.Name, err)
 		}
-		return nil
-	})
+		mu.Lock()
+		defer mu.Unlock()
+		mem.notePatched(u.Proxy.ResourceVersion, px)
+		return true, nil
+	}
+	updateErr := errors.Join(
+		inBatches(plan.Undrains, maxBatch, func(u Update) error {
+			done, err := update(u)
+			if done {
+				r.Recorder.Eventf(pool, u.Proxy, corev1.EventTypeNormal, eventKept, actionScale, "Kept proxy %s, which was being drained", u.Proxy.Name)
+			}
+			return err
+		}),
+		inBatches(plan.Drains, maxBatch, func(u Update) error {
+			done, err := update(u)
+			if done {
+				r.Recorder.Eventf(pool, u.Proxy, corev1.EventTypeNormal, eventDraining, actionScale, "Draining proxy %s, which is leased: %s", u.Proxy.Name, u.Reason)
+			}
+			return err
+		}),
+		inBatches(plan.Updates, maxBatch, func(u Update) error {
+			_, err := update(u)
+			return err
+		}),
+	)
 	collisions, createErr := r.create(ctx, mem, pool, plan)
 	return collisions, errors.Join(createErr, deleteErr, updateErr)
 }

@@ -203,6 +203,8 @@ const (
 	ReasonMinimumNotAvailable = "MinimumReplicasUnavailable"
 	ReasonComplete            = "Complete"
 	ReasonTooManyUnhealthy    = "TooManyUnhealthy"
+	ReasonWithinLimit         = "WithinLimit"
+	ReasonRecycling           = "Recycling"
 	ReasonRollingOut          = "RollingOut"
 	ReasonPaused              = "Paused"
 	ReasonProgressDeadline    = "ProgressDeadlineExceeded"

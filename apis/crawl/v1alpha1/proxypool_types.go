@@ -41,7 +41,7 @@ type ProxyPoolSpec struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=86400
 	ProgressDeadlineSeconds *int32 `json:"progressDeadlineSeconds,omitempty"`
-	// paused stops rollouts; scaling goes on. Default: false.
+	// paused stops replacing; scaling goes on. Default: false.
 	// +optional
 	Paused *bool `json:"paused,omitempty"`
 }
@@ -148,8 +148,8 @@ type PoolRemediation struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=604800
 	UnhealthyTimeoutSeconds *int32 `json:"unhealthyTimeoutSeconds,omitempty"`
-	// maxUnhealthy stops all replacing while more proxies than this are unhealthy at once: then it is the probe target or
-	// the uplink that is down. Unit: proxies or percent of replicas. Default: 40%.
+	// maxUnhealthy stops replacing for age or health while more proxies than this are unhealthy at once: then it is the
+	// probe target or the uplink that is down. Unit: proxies or percent of replicas. Default: 40%.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="type(self) == int ? (self >= 0 && self <= 5000) : string(self).matches('^([0-9]{1,2}|100)%$')",message="maxUnhealthy must be a number from 0 to 5000 or a percentage such as 40%"
 	MaxUnhealthy *intstr.IntOrString `json:"maxUnhealthy,omitempty"`

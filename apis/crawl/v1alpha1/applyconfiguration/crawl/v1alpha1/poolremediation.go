@@ -15,8 +15,8 @@ import (
 type PoolRemediationApplyConfiguration struct {
 	// unhealthyTimeoutSeconds is how long a proxy may be unhealthy. Unit: seconds. Default: unset (never replaced).
 	UnhealthyTimeoutSeconds *int32 `json:"unhealthyTimeoutSeconds,omitempty"`
-	// maxUnhealthy stops all replacing while more proxies than this are unhealthy at once: then it is the probe target or
-	// the uplink that is down. Unit: proxies or percent of replicas. Default: 40%.
+	// maxUnhealthy stops replacing for age or health while more proxies than this are unhealthy at once: then it is the
+	// probe target or the uplink that is down. Unit: proxies or percent of replicas. Default: 40%.
 	MaxUnhealthy *intstr.IntOrString `json:"maxUnhealthy,omitempty"`
 }
 

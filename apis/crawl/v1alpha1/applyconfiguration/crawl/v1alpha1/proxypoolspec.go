@@ -27,7 +27,7 @@ type ProxyPoolSpecApplyConfiguration struct {
 	MinReadySeconds *int32 `json:"minReadySeconds,omitempty"`
 	// progressDeadlineSeconds is how long a rollout may stand still before it is reported. Unit: seconds. Default: 600.
 	ProgressDeadlineSeconds *int32 `json:"progressDeadlineSeconds,omitempty"`
-	// paused stops rollouts; scaling goes on. Default: false.
+	// paused stops replacing; scaling goes on. Default: false.
 	Paused *bool `json:"paused,omitempty"`
 }
 
