@@ -1,11 +1,13 @@
 package httpapi
 
 import (
+	"errors"
 	"maps"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -111,5 +113,64 @@ func TestOpenAPIHasTheCodes(t *testing.T) {
 	}
 	if !slices.Equal(described, want) {
 		t.Fatalf("described %v", described)
+	}
+}
+
+// Every route answers with each status that is described for it, and with no other.
+func TestOpenAPIHasTheStatusesOfEveryRoute(t *testing.T) {
+	doc := loadOpenAPI(t)
+	_, b, s := newServer(t)
+	id, _ := s.Signer.ID(Ref{Namespace: "default", Name: "l", UID: testUID})
+	const large = maxBody + 1
+	at := func(status int, code string) error { return &Error{Status: status, Code: code, Detail: "As the test wants it"} }
+	// What the backend says about leases, about one lease, and always.
+	always := []error{at(429, wire.CodeTooManyRequests), at(503, wire.CodeUnavailable), errors.New("unexpected")}
+	ofOne := append([]error{at(410, wire.CodeLeaseEnded)}, always...)
+	ofNew := append([]error{at(409, wire.CodeKeyConsumed), at(422, wire.CodeKeyReused)}, ofOne...)
+	report := `{"result":"ok","target":"a.example"}`
+	for _, c := range []struct {
+		method, route, path, body string
+		bodies                    []string // that are refused
+		paths                     []string // that are refused
+		says                      []error
+	}{
+		{http.MethodGet, "/v1/proxies", "/v1/proxies", "", nil, []string{"/v1/proxies?healthy=perhaps"}, always},
+		{http.MethodPost, "/v1/leases", "/v1/leases", "{}", []string{"[", `{"ttlSeconds":1}`, strings.Repeat(" ", large)}, nil, ofNew},
+		{http.MethodGet, "/v1/leases/{id}", "/v1/leases/" + id, "", nil, []string{"/v1/leases/x"}, ofOne},
+		{http.MethodDelete, "/v1/leases/{id}", "/v1/leases/" + id, "", nil, []string{"/v1/leases/x"}, always},
+		{http.MethodPost, "/v1/leases/{id}/renew", "/v1/leases/" + id + "/renew", "", []string{"[", strings.Repeat(" ", large)}, []string{"/v1/leases/x/renew"}, ofOne},
+		{http.MethodPost, "/v1/leases/{id}/report", "/v1/leases/" + id + "/report", report, []string{"[", `{"result":"?"}`, strings.Repeat(" ", large)}, []string{"/v1/leases/x/report"}, ofOne},
+		{http.MethodGet, "/openapi.json", "/openapi.json", "", nil, nil, nil},
+	} {
+		served := map[string]bool{}
+		try := func(path, body string, header ...string) {
+			served[strconv.Itoa(send(s.Handler(), c.method, path, body, header...).Code)] = true
+		}
+		b.err, s.Namespaces = nil, nil
+		try(c.path, c.body)
+		for _, path := range c.paths {
+			try(path, c.body)
+		}
+		for _, body := range c.bodies {
+			try(c.path, body)
+		}
+		if c.method == http.MethodPost {
+			try(c.path, c.body, "Content-Type", "text/xml")
+		}
+		try(c.path, c.body, "Idempotency-Key", "replayed")
+		try(c.path, c.body, "Authorization", "Bearer another")
+		for _, err := range c.says {
+			b.err = err
+			try(c.path, c.body)
+		}
+		s.Namespaces = []string{"other"}
+		try(c.path, c.body)
+		described := map[string]bool{}
+		for status := range doc.Paths.Value(c.route).GetOperation(c.method).Responses.Map() {
+			described[status] = true
+		}
+		if !maps.Equal(served, described) {
+			t.Errorf("%s %s: served %v, described %v", c.method, c.route, slices.Sorted(maps.Keys(served)), slices.Sorted(maps.Keys(described)))
+		}
 	}
 }
