@@ -26,6 +26,7 @@ import (
 	"crawl.example.com/egress-proxies-operator/internal/tracing"
 	"crawl.example.com/egress-proxies-operator/leasing"
 	"crawl.example.com/egress-proxies-operator/leasing/policy"
+	"crawl.example.com/egress-proxies-operator/leasing/retention"
 )
 
 // coreOptions are the flags of the core manager.
@@ -35,6 +36,7 @@ type coreOptions struct {
 	api apiOptions
 
 	providersConfig string
+	maxLeases       int
 
 	healthURLs       []string
 	healthCAFile     string
@@ -46,6 +48,7 @@ type coreOptions struct {
 func (o *coreOptions) addFlags(flags *pflag.FlagSet) {
 	o.api.addFlags(flags)
 	flags.StringVar(&o.providersConfig, "providers-config", "", "YAML file with named providers, applied as ProviderClasses and read again when it changes")
+	flags.IntVar(&o.maxLeases, "max-leases", retention.DefaultMaxLeases, "ProxyLease objects, live and finished ones, from which on no more are granted by HTTP")
 	flags.StringSliceVar(&o.healthURLs, "health-check-urls", health.DefaultTargetURLs, "https URLs fetched through the proxies, comma separated")
 	flags.StringVar(&o.healthCAFile, "health-check-ca-file", "", "PEM file trusted for health checks in addition to the system's roots")
 	flags.StringSliceVar(&o.allowProxies, "allow-proxy-cidrs", nil, "ranges in which proxies may be although they are loopback or link-local")
@@ -70,6 +73,9 @@ func (o coreOptions) check() (*core, error) {
 	}
 	if err := o.api.validate(); err != nil {
 		return nil, err
+	}
+	if o.maxLeases < 1 {
+		return nil, fmt.Errorf("--max-leases: %d is not positive", o.maxLeases)
 	}
 	var err error
 	if c.allowedProxies, err = parsePrefixes(health.FlagAllowedProxies, o.allowProxies); err != nil {
@@ -173,7 +179,7 @@ func newCoreManager(ctx context.Context, c *core) (ctrl.Manager, error) {
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Cache: mgr.GetCache(),
 		Clock: realClock, Log: mgr.GetLogger().WithName("leasing"), Recorder: mgr.GetEventRecorder("leasing"),
 		Registerer: metrics.Registry, Verdicts: verdictsOf(engine), Hinter: engine, Leads: leads, Namespaces: c.WatchNamespaces,
-		Guard: guard,
+		Guard: guard, MaxLeases: c.maxLeases,
 	})
 	if err != nil {
 		return nil, err

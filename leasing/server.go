@@ -82,7 +82,7 @@ func NewHTTPServer(a *Allocator, o HTTPOptions) (*HTTPServer, error) {
 	log := a.Log.WithName("api")
 	signer := &httpapi.Signer{Live: a.Live, Client: a.Client, Namespace: o.Namespace}
 	api := &httpapi.Server{
-		Backend: Backend{a}, Auth: o.Auth, Signer: signer, DefaultNamespace: o.DefaultNamespace, Namespaces: a.Namespaces,
+		Backend: counted{Backend{a}}, Auth: o.Auth, Signer: signer, DefaultNamespace: o.DefaultNamespace, Namespaces: a.Namespaces,
 		Log: log, Metrics: metrics,
 	}
 	return &HTTPServer{

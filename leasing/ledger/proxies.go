@@ -156,6 +156,17 @@ func (l *Ledger) NextCooldownEnd(now time.Time) time.Time {
 	return next
 }
 
+// CountCooldowns is how many cooldowns run.
+func (l *Ledger) CountCooldowns(now time.Time) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := 0
+	for _, p := range l.proxies {
+		n += len(cooldown.Live(p.object.Status.Cooldowns, record.InstanceID(p.object), now))
+	}
+	return n
+}
+
 // Identity is the key of a Proxy's exit. Until core has found one out, the proxy is an exit of its own.
 func Identity(px *v1alpha1.Proxy) string {
 	if px.Status.EgressIdentity != "" {
