@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -122,7 +123,9 @@ func TestOpenAPIHasTheStatusesOfEveryRoute(t *testing.T) {
 	_, b, s := newServer(t)
 	id, _ := s.Signer.ID(Ref{Namespace: "default", Name: "l", UID: testUID})
 	const large = maxBody + 1
-	at := func(status int, code string) error { return &Error{Status: status, Code: code, Detail: "As the test wants it"} }
+	at := func(status int, code string) error {
+		return &Error{Status: status, Code: code, Detail: "As the test wants it"}
+	}
 	// What the backend says about leases, about one lease, and always.
 	always := []error{at(429, wire.CodeTooManyRequests), at(503, wire.CodeUnavailable), errors.New("unexpected")}
 	ofOne := append([]error{at(410, wire.CodeLeaseEnded)}, always...)
@@ -171,6 +174,32 @@ func TestOpenAPIHasTheStatusesOfEveryRoute(t *testing.T) {
 		}
 		if !maps.Equal(served, described) {
 			t.Errorf("%s %s: served %v, described %v", c.method, c.route, slices.Sorted(maps.Keys(served)), slices.Sorted(maps.Keys(described)))
+		}
+	}
+}
+
+// docs/api.md lists exactly the codes of the API, and the answer of each of its routes.
+func TestDocsHaveTheCodesAndRoutes(t *testing.T) {
+	data, err := os.ReadFile("../../docs/api.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	doc := loadOpenAPI(t)
+	documented, described := map[string]bool{}, map[string]bool{}
+	for _, row := range regexp.MustCompile("(?m)^\\| [45]\\d\\d \\| `(\\w+)` \\|").FindAllStringSubmatch(string(data), -1) {
+		documented[row[1]] = true
+	}
+	for _, v := range doc.Components.Schemas["Problem"].Value.Properties["code"].Value.Enum {
+		described[v.(string)] = true
+	}
+	if !maps.Equal(documented, described) {
+		t.Errorf("documented %v, described %v", slices.Sorted(maps.Keys(documented)), slices.Sorted(maps.Keys(described)))
+	}
+	_, _, s := newServer(t)
+	for route := range s.routes() {
+		call := "`" + route.Method + " " + strings.ReplaceAll(route.Path, ":id", "{id}") + "`"
+		if !strings.Contains(string(data), "| "+call+" |") {
+			t.Errorf("docs/api.md has no row of %s", call)
 		}
 	}
 }
