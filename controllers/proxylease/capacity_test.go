@@ -80,3 +80,44 @@ func TestL19_LoweredCapacityEvictsNobodyAndIsShown(t *testing.T) {
 	shown(metav1.ConditionFalse, v1alpha1.ReasonWithinCapacity, "l0", "l1")
 	c.acquire(201, `{}`)
 }
+
+func TestL11_OneFreedSlotUnderManyWaitingLeasesIsOneWrite(t *testing.T) {
+	const waiting = 60
+	f := newFleet(t)
+	f.proxy("a", capacity(1))
+	c := f.start()
+	first := c.acquire(201, `{"ttlSeconds":900}`)
+	for i := range waiting {
+		f.lease(fmt.Sprintf("l%02d", i), func(l *v1alpha1.ProxyLease) { l.Spec.Holder = fmt.Sprint("holder", i%7) })
+	}
+	count := func(phase v1alpha1.LeasePhase) (n int) {
+		for _, l := range f.leases() {
+			if l.Status.Phase == phase {
+				n++
+			}
+		}
+		return n
+	}
+	eventually(t, "all say that they wait", func() string {
+		if n := count(v1alpha1.LeasePending); n != waiting {
+			return fmt.Sprint(n)
+		}
+		return ""
+	})
+	c.writes.take()
+	if status, _ := c.call(http.MethodDelete, "/v1/leases/"+first.LeaseID, ""); status != 204 {
+		t.Fatal("release")
+	}
+	eventually(t, "one is bound", func() string {
+		if n := count(v1alpha1.LeaseBound); n != 1 {
+			return fmt.Sprint(n)
+		}
+		return ""
+	})
+	// Whatever it would have caused besides is before this in the API server's order.
+	f.lease("after", pinnedTo("a"))
+	f.awaitPhase("after", v1alpha1.LeasePending)
+	if got := c.writes.take(); len(got) != 2 || got["DELETE proxyleases"] != 1 || got["PATCH proxyleases"] != 2 {
+		t.Fatalf("a freed slot cost %v, want the release, one grant, and the word of the last lease that it waits", got)
+	}
+}
