@@ -73,7 +73,8 @@ func TestT27_WrongTokenIsRefusedWhateverElseIsConfigured(t *testing.T) {
 						h.ServeHTTP(w, r)
 						// Of a token that nobody could look at it cannot be said that it is wrong.
 						unknown := down && modes[0] == AuthKubernetes || down && len(modes) > 1
-						if w.Code != http.StatusUnauthorized && !(unknown && w.Code == http.StatusServiceUnavailable) {
+						refused := w.Code == http.StatusUnauthorized || unknown && w.Code == http.StatusServiceUnavailable
+						if !refused {
 							t.Errorf("%s, down %v, starting %v: %s %s with %q: %d %s", name, down, starting, route.Method, route.Path, header, w.Code, w.Body)
 						}
 						if w.Code == http.StatusUnauthorized && w.Header().Get("WWW-Authenticate") == "" {
