@@ -133,5 +133,6 @@ func memberChanged(e event.UpdateEvent) bool {
 		!maps.Equal(before.Labels, after.Labels) ||
 		!maps.Equal(annotations(before), annotations(after)) ||
 		waitsForCapacity(before) != waitsForCapacity(after) ||
+		refusal(before) != refusal(after) ||
 		!equality.Semantic.DeepEqual(before.OwnerReferences, after.OwnerReferences)
 }

@@ -88,6 +88,14 @@ func (m *member) drainTimeout() time.Duration {
 	return seconds(m.Spec.Deletion.DrainTimeoutSeconds, 0)
 }
 
+// emptyBy is when the leases of a leaving member end at the latest; zero when nobody says.
+func (m *member) emptyBy() time.Time {
+	if !m.DeletionTimestamp.IsZero() {
+		return m.DeletionTimestamp.Add(m.drainTimeout())
+	}
+	return record.DrainDeadline(m.Proxy)
+}
+
 // setDrainBlocked says which member is still leased although it had to be empty.
 func (p *planner) setDrainBlocked() {
 	for _, m := range p.all {

@@ -169,3 +169,67 @@ func TestPatchedMembersAreSeenBeforeTheCacheShowsThem(t *testing.T) {
 		t.Error("the memory outlives its use")
 	}
 }
+
+// Two patches in a row, of which the cache shows neither yet, or only the first: the member is as the second left it.
+func TestPatchesOfPatchedMembersAreSeen(t *testing.T) {
+	pool := newPool(1)
+	version := func(n string, drained bool) *v1alpha1.Proxy {
+		px := members(pool, 1, ready)[0]
+		if px.ResourceVersion = n; drained {
+			px.Spec.DrainRequests = []v1alpha1.DrainRequest{{Requester: drainRequester}}
+		}
+		return px
+	}
+	mem := (&memories{}).of(pool)
+	mem.notePatched("5", version("6", false))
+	mem.notePatched("6", version("7", true))
+	for _, cached := range []string{"5", "6"} {
+		if got := mem.view([]*v1alpha1.Proxy{version(cached, false)}, start); got[0].ResourceVersion != "7" {
+			t.Errorf("the cache is at 5 and then 6: the member is seen as %s, want 7", got[0].ResourceVersion)
+		}
+	}
+	if got := mem.view([]*v1alpha1.Proxy{version("8", false)}, start); got[0].ResourceVersion != "8" {
+		t.Errorf("a later version is not seen, but %s", got[0].ResourceVersion)
+	}
+	if got := mem.view([]*v1alpha1.Proxy{version("5", false)}, start); got[0].ResourceVersion != "5" {
+		t.Error("the memory outlives its use")
+	}
+}
+
+// A rollout that only waits for leases which may run until their deadline stands still for nobody's fault.
+func TestWaitingForLeasesIsNoStandstill(t *testing.T) {
+	w := drainingWorld(4, 1)
+	w.pool.Spec.Template.Spec.Deletion.DrainTimeoutSeconds = new(int32(3600))
+	for _, px := range w.members {
+		drains(time.Hour)(px)
+	}
+	w.pool.Spec.Template.Spec.Port = 8080
+	w.pool.Generation++
+	settle := func() {
+		for range 20 {
+			w.step()
+			w.gone()
+			for _, px := range w.members {
+				if !isAvailable(px) {
+					w.makeReady(px)
+				}
+			}
+		}
+	}
+	settle()
+	w.now = w.now.Add(DefaultProgressDeadline + time.Minute)
+	if c := progressing(w.step()); c.Status != metav1.ConditionTrue {
+		t.Errorf("while members drain, Progressing is %+v", c)
+	}
+	// A successor that does not work is reported all the same.
+	for _, px := range w.members {
+		if px.Spec.Port == 8080 {
+			unhealthy(px)
+		}
+	}
+	w.step()
+	w.now = w.now.Add(DefaultProgressDeadline)
+	if c := progressing(w.step()); c.Reason != v1alpha1.ReasonProgressDeadline {
+		t.Errorf("with a successor that does not work, Progressing is %+v", c)
+	}
+}

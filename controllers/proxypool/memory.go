@@ -32,7 +32,7 @@ type memory struct {
 	deleted map[types.UID]bool
 	// gone are members that the cache still has and the API server does not.
 	gone map[types.UID]bool
-	// patched are members as a patch of ours left them, by the resourceVersion that it was made on.
+	// patched are members as our patches left them.
 	patched map[types.UID]patched
 	// overdue is when the oldest of them should have become visible; zero when there are none.
 	overdue time.Time
@@ -43,7 +43,9 @@ type memory struct {
 }
 
 type patched struct {
-	from string
+	// from are the resourceVersions that are older: the one that the first of the patches was made on, and those between
+	// them.
+	from []string
 	px   *v1alpha1.Proxy
 }
 
@@ -90,8 +92,8 @@ func (m *memory) view(cached []*v1alpha1.Proxy, now time.Time) []*v1alpha1.Proxy
 		return (px == nil || !px.DeletionTimestamp.IsZero()) && m.created[uid] == nil
 	})
 	maps.DeleteFunc(m.patched, func(uid types.UID, p patched) bool {
-		// The patch was on that version and no other, so any other that the cache shows is a later one.
-		return byUID[uid] == nil || byUID[uid].ResourceVersion != p.from
+		// The patches were on those versions and no others, so any other that the cache shows is a later one.
+		return byUID[uid] == nil || !slices.Contains(p.from, byUID[uid].ResourceVersion)
 	})
 	maps.DeleteFunc(m.gone, func(uid types.UID, _ bool) bool { return byUID[uid] == nil })
 	maps.DeleteFunc(m.blocked, func(_ string, until time.Time) bool { return !until.After(now) })
@@ -123,7 +125,11 @@ func (m *memory) noteDeleted(uid types.UID, now time.Time) {
 }
 
 func (m *memory) notePatched(from string, px *v1alpha1.Proxy) {
-	m.patched[px.UID] = patched{from, px}
+	before := m.patched[px.UID].from
+	if last := m.patched[px.UID].px; last != nil && last.ResourceVersion != from {
+		before = nil
+	}
+	m.patched[px.UID] = patched{append(before, from), px}
 }
 
 func (m *memory) expect(now time.Time) {

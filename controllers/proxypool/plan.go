@@ -153,7 +153,7 @@ func (p *planner) limit() int {
 
 func (p *planner) scaleAndRoll() {
 	room := p.replicas
-	if p.due() {
+	if p.due() && p.replicas > 0 {
 		room += p.surge
 	}
 	switch surplus := len(p.active) - room; {

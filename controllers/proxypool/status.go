@@ -94,9 +94,9 @@ func (p *planner) setConditions(c counts, complete bool) {
 		p.set(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonReplicasReady, "All %d proxies are up to date and available.", p.replicas)
 	} else {
 		p.set(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonReplicasNotReady,
-			"%d of %d proxies are up to date and available; %d exist.", c.updatedAvailable, p.replicas, len(p.active))
+			"%d of %d proxies are up to date and available; %d exist.%s", c.updatedAvailable, p.replicas, len(p.active), p.refusedMember())
 	}
-	if least := p.replicas - p.unavailable; c.available >= least {
+	if least := max(p.replicas-p.unavailable, 0); c.available >= least {
 		p.set(v1alpha1.ConditionAvailable, metav1.ConditionTrue, v1alpha1.ReasonMinimumAvailable, "At least %d proxies are available.", least)
 	} else {
 		p.set(v1alpha1.ConditionAvailable, metav1.ConditionFalse, v1alpha1.ReasonMinimumNotAvailable, "Fewer than %d proxies are available.", least)
@@ -105,6 +105,34 @@ func (p *planner) setConditions(c counts, complete bool) {
 	p.setRemediationAllowed()
 	p.setDrainBlocked()
 	p.setQuotaExceeded()
+}
+
+// refusedMember names one of the members that are not made because of what the template says, with the field; "" when there
+// is none. The others most likely say the same.
+func (p *planner) refusedMember() string {
+	name, text := "", ""
+	for _, m := range p.active {
+		if reason := refusal(m.Proxy); reason != "" && (name == "" || m.Name < name) {
+			name, text = m.Name, reason
+		}
+	}
+	if name == "" {
+		return ""
+	}
+	return fmt.Sprintf(" Proxy %s: %s", name, text)
+}
+
+// refusal is why a proxy that has no instance is not given one; "" when nobody refuses.
+func refusal(px *v1alpha1.Proxy) string {
+	accepted := meta.FindStatusCondition(px.Status.Conditions, v1alpha1.ConditionAccepted)
+	if accepted != nil && accepted.Status == metav1.ConditionFalse {
+		return accepted.Message
+	}
+	provisioned := meta.FindStatusCondition(px.Status.Conditions, v1alpha1.ConditionProvisioned)
+	if px.Status.Phase == v1alpha1.PhaseFailed && provisioned != nil && provisioned.Status == metav1.ConditionFalse {
+		return provisioned.Message
+	}
+	return ""
 }
 
 func (p *planner) setProgressing(c counts, complete bool) {
@@ -121,7 +149,7 @@ func (p *planner) setProgressing(c counts, complete bool) {
 		p.set(v1alpha1.ConditionProgressing, metav1.ConditionUnknown, v1alpha1.ReasonPaused, "spec.paused keeps proxies of an old template.")
 		return
 	}
-	if standstill := p.in.Now.Sub(p.lastProgress()); standstill >= deadline {
+	if standstill := p.in.Now.Sub(p.lastProgress()); standstill >= deadline && !p.waitsForLeases() {
 		p.set(v1alpha1.ConditionProgressing, metav1.ConditionFalse, v1alpha1.ReasonProgressDeadline, "No proxy became ready for %s; see the conditions of the proxies.", deadline)
 		return
 	}
@@ -130,6 +158,19 @@ func (p *planner) setProgressing(c counts, complete bool) {
 		return
 	}
 	p.set(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonScaling, "The number of proxies is being brought to %d.", p.replicas)
+}
+
+// waitsForLeases tells whether nothing but leases that may still run holds the pool up: every member that is as it should be
+// works, and others drain.
+func (p *planner) waitsForLeases() bool {
+	for _, m := range p.active {
+		if m.due == "" && !m.ready {
+			return false
+		}
+	}
+	return slices.ContainsFunc(p.all, func(m member) bool {
+		return m.leaving && m.leases > 0 && p.in.Now.Before(m.emptyBy())
+	})
 }
 
 // lastProgress is when something last got on: a proxy was made, deleted or became ready, or there was something new to do.
@@ -181,6 +222,9 @@ func (p *planner) setRecheck() {
 				in(moment.Sub(p.in.Now))
 			}
 		}
+	}
+	if rollout := p.in.Pool.Spec.Rollout; rollout != nil && rollout.AfterTime != nil {
+		in(rollout.AfterTime.Sub(p.in.Now))
 	}
 	for _, m := range p.all {
 		if m.leaving && !m.deleting {
