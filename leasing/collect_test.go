@@ -2,6 +2,7 @@ package leasing
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"sync"
@@ -24,13 +25,12 @@ import (
 // of a minute, and minutes with the race detector.
 var simLeases = flag.Int("sim.leases", 10_000, "short leases of the simulation of their deletion")
 
-// calm is a world without trouble and its one leader, in which n proxies have room for everybody.
+// calm is a world without trouble and its one leader, in which the proxies have room for everybody.
 type calm struct {
 	*simProcess
 	api *simAPI
 	// most is the highest number of leases that existed at once.
 	objects, most int
-	resign        context.CancelFunc
 }
 
 // inCalm runs f in such a world, in a bubble of its own.
@@ -139,7 +139,7 @@ func TestL26_TheBrakeRefusesCallsUntilThereAreFewerLeases(t *testing.T) {
 			_ = pause(c.ctx, 10*time.Millisecond)
 			if _, err := c.lease(i, 60); err != nil {
 				wantCode(t, err, wire.CodeTooManyLeases)
-				if err.(*httpapi.Error).RetryAfter == 0 {
+				if refused, _ := errors.AsType[*httpapi.Error](err); refused.RetryAfter == 0 {
 					t.Fatal("no Retry-After")
 				}
 				refused++
