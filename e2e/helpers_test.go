@@ -259,7 +259,7 @@ func crawl(ctx context.Context, t *testing.T, proxyURL, path string) (int, strin
 	if err != nil {
 		t.Fatalf("GET %s through %s: %v", request.URL, proxyURL, err)
 	}
-	defer response.Body.Close()
+	defer func() { _ = response.Body.Close() }()
 	body, err := io.ReadAll(io.LimitReader(response.Body, 1<<16))
 	if err != nil {
 		t.Fatal(err)
