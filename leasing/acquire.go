@@ -182,21 +182,27 @@ func (b Backend) replay(ctx context.Context, r httpapi.LeaseRequest, want, store
 	case record.Pending(stored):
 		return b.follow(ctx, r, stored, true)
 	}
-	if stored.Spec.Mode == v1alpha1.LeaseExclusive && b.Recovered() {
-		// The first request may have died between the creation and the claim.
-		taken, err := b.EnsureExclusive(ctx, stored)
-		if err != nil || taken || !b.Leads() {
+	// A creation may have been carried out long after it was sent, by a leader that may not have promised it any more.
+	if b.Recovered() {
+		switch ok, err := b.admitted(ctx, stored); {
+		case err != nil:
+			return httpapi.Lease{}, false, unavailable(err)
+		case !ok:
 			return httpapi.Lease{}, false, outcomeUnknown()
 		}
-	}
-	// A creation may have been carried out long after it was sent, by a leader that may not have promised it any more.
-	if holds, err := b.holdsLive(ctx, stored); err != nil {
-		return httpapi.Lease{}, false, unavailable(err)
-	} else if !holds {
-		return httpapi.Lease{}, false, outcomeUnknown()
-	}
-	if b.Recovered() {
-		b.onLease(stored)
+	} else {
+		known, err := b.confirmed(ctx, stored)
+		if err != nil {
+			return httpapi.Lease{}, false, err
+		}
+		if stored = known; record.Finished(stored) {
+			return httpapi.Lease{}, false, consumedKey("The lease of this Idempotency-Key has ended: " + endReason(stored))
+		}
+		if holds, err := b.holdsLive(ctx, stored); err != nil {
+			return httpapi.Lease{}, false, unavailable(err)
+		} else if !holds {
+			return httpapi.Lease{}, false, outcomeUnknown()
+		}
 	}
 	answer, err := b.answer(ctx, stored)
 	return answer, true, err

@@ -69,6 +69,8 @@ type Allocator struct {
 	changes     chan event.TypedGenericEvent[types.NamespacedName]
 	overcommits chan event.TypedGenericEvent[types.NamespacedName]
 	stopBase    context.CancelFunc
+	// found waiting at the start.
+	found []*v1alpha1.ProxyLease
 }
 
 // New assembles an Allocator. It does nothing until it is started.
@@ -137,6 +139,7 @@ func (a *Allocator) Start(ctx context.Context) error {
 		loops.Go(func() { loop(ctx) })
 	}
 	loops.Go(a.doChores)
+	loops.Go(func() { a.fenceFound(ctx, a.found) })
 	context.AfterFunc(ctx, a.chores.ShutDown)
 	a.wake()
 	<-ctx.Done()
@@ -271,7 +274,7 @@ func handlers[T client.Object](b *backlog, seen, gone func(T)) toolscache.Resour
 func (a *Allocator) recover(ctx context.Context) bool {
 	start := a.Clock.Now()
 	for {
-		found, err := recovery.Fill(ctx, a.Live, a.ledger, a.Namespaces)
+		found, err := recovery.Fill(ctx, a.Live, a.ledger, a.Namespaces, recovery.Epoch(a.Clock.Now()))
 		if err == nil {
 			a.adopt(found)
 			a.metrics.epoch.Set(float64(found.Epoch))
@@ -313,14 +316,28 @@ func (a *Allocator) adopt(found recovery.Result) {
 	for _, lease := range found.Pending {
 		a.enqueue(lease)
 	}
-	for _, px := range found.Proxies {
-		a.checkProxy(nil, px)
+	pending := map[types.UID]bool{}
+	for _, lease := range found.Pending {
+		pending[lease.UID] = true
 	}
+	for _, px := range found.Proxies {
+		// The leases were listed after the proxies, and named after they were created.
+		ended := types.UID("")
+		if x := px.Status.Exclusive; x != nil && !pending[x.LeaseUID] {
+			ended = x.LeaseUID
+		}
+		a.checkExclusive(px, ended)
+		a.checkExit(nil, px)
+	}
+	a.castOut()
+	a.found = found.Pending
 }
 
 // onLease takes in an event of a lease.
 func (a *Allocator) onLease(lease *v1alpha1.ProxyLease) {
-	if !a.ledger.ObserveLease(lease) {
+	current := a.ledger.ObserveLease(lease)
+	a.castOut()
+	if !current {
 		return
 	}
 	switch {
@@ -329,6 +346,9 @@ func (a *Allocator) onLease(lease *v1alpha1.ProxyLease) {
 	case record.Holds(lease):
 		a.waiting.remove(string(lease.UID))
 		a.track(lease)
+		if unconfirmed(lease) && record.RenewalPending(lease) {
+			a.chores.Add(chore{what: confirmLease, key: client.ObjectKeyFromObject(lease), uid: lease.UID})
+		}
 	default:
 		a.ended(lease)
 		a.keep(lease)
@@ -349,7 +369,7 @@ func (a *Allocator) ended(lease *v1alpha1.ProxyLease) {
 	if b, ok := record.BindingOf(lease); ok {
 		key := types.NamespacedName{Namespace: lease.Namespace, Name: b.ProxyName}
 		if px := a.ledger.Proxy(key, b.ProxyUID); px != nil {
-			a.checkExclusive(px)
+			a.checkExclusive(px, lease.UID)
 			if record.Draining(px) && a.ledger.Load(px.UID) == 0 {
 				announce(a.changes, key)
 			}

@@ -33,6 +33,10 @@ const (
 	clearCooldowns
 	// carry: the cooldowns of a proxy that goes away are carried to another one of its exit.
 	carry
+	// revokeClash: a lease may not be on its proxy, because of another one.
+	revokeClash
+	// confirmLease: another replica wants to know whether a lease counts that was granted by its creation.
+	confirmLease
 )
 
 // chore is something to do that nobody waits for. Equal chores that wait are done once.
@@ -41,8 +45,9 @@ type chore struct {
 	key  types.NamespacedName
 	// uid of the proxy or the lease that key names.
 	uid types.UID
-	// lease that is named, for unclaim.
+	// lease that is named, for unclaim. over: it has certainly ended, so nothing has to be read to find that out.
 	lease types.UID
+	over  bool
 	// void is what clearCooldowns drops, as stamps has it.
 	void string
 }
@@ -93,13 +98,22 @@ func (a *Allocator) do(ctx context.Context, c chore) error {
 		return err
 	case carry:
 		return a.carry(ctx, c)
+	case revokeClash:
+		return a.revokeOutcast(ctx, c.key, c.uid)
+	case confirmLease:
+		return a.confirm(ctx, c.key, c.uid)
 	}
 	return nil
 }
 
 // checkProxy looks for what has to be done about a proxy besides granting it. old is what was known of it; may be nil.
 func (a *Allocator) checkProxy(old, px *v1alpha1.Proxy) {
-	a.checkExclusive(px)
+	a.checkExclusive(px, "")
+	a.checkExit(old, px)
+}
+
+// checkExit looks for what has to be done about the cooldowns of a proxy. old is what was known of it; may be nil.
+func (a *Allocator) checkExit(old, px *v1alpha1.Proxy) {
 	if !px.DeletionTimestamp.IsZero() && (old == nil || old.DeletionTimestamp.IsZero()) {
 		a.carryCooldowns(px)
 	}
@@ -141,10 +155,11 @@ func withoutVoid(list []v1alpha1.Cooldown, void string) []v1alpha1.Cooldown {
 	return slices.DeleteFunc(slices.Clone(list), func(c v1alpha1.Cooldown) bool { return dropped[stamp(c)] })
 }
 
-// checkExclusive makes a proxy free whose exclusive lease has ended.
-func (a *Allocator) checkExclusive(px *v1alpha1.Proxy) {
+// checkExclusive makes a proxy free whose exclusive lease has ended. ended is a lease of which that is certain, because it
+// does not exist any more or is finished, and neither can be undone; may be empty.
+func (a *Allocator) checkExclusive(px *v1alpha1.Proxy, ended types.UID) {
 	if lease := a.ledger.StaleExclusive(px); lease != "" {
-		a.chores.Add(chore{what: unclaim, key: client.ObjectKeyFromObject(px), uid: px.UID, lease: lease})
+		a.chores.Add(chore{what: unclaim, key: client.ObjectKeyFromObject(px), uid: px.UID, lease: lease, over: lease == ended})
 	}
 }
 
@@ -152,8 +167,16 @@ func (a *Allocator) checkExclusive(px *v1alpha1.Proxy) {
 // created, so one that a list does not have is gone. One that is still pending was named by a former leader whose write of
 // the binding may be under way: the lease is written first, so that such a write meets a conflict.
 func (a *Allocator) unclaim(ctx context.Context, c chore) error {
+	stale := func() bool {
+		px := a.ledger.Proxy(c.key, c.uid)
+		return px != nil && a.ledger.StaleExclusive(px) == c.lease
+	}
+	if !stale() {
+		return nil
+	}
+	// A list of all leases for every one that ends would make them wait for each other.
 	leases := &v1alpha1.ProxyLeaseList{}
-	for {
+	for !c.over {
 		if err := a.Live.List(ctx, leases, client.InNamespace(c.key.Namespace), client.Limit(500), client.Continue(leases.Continue)); err != nil {
 			return fmt.Errorf("list leases: %w", err)
 		}
@@ -174,38 +197,13 @@ func (a *Allocator) unclaim(ctx context.Context, c chore) error {
 			break
 		}
 	}
-	if px := a.ledger.Proxy(c.key, c.uid); px == nil || a.ledger.StaleExclusive(px) != c.lease {
+	if !stale() {
 		return nil
 	}
-	if err := a.pipeline.Unclaim(ctx, c.key, c.lease); err != nil {
+	if err := a.pipeline.Disown(ctx, c.key, c.lease); err != nil {
 		return fmt.Errorf("free the proxy of an exclusive lease: %w", err)
 	}
 	return nil
-}
-
-// fence makes sure that nobody binds a pending lease by what was read of it before this leader came. holds: it was bound
-// already, and that was taken in.
-func (a *Allocator) fence(ctx context.Context, lease *v1alpha1.ProxyLease) (holds bool, err error) {
-	epoch := a.ledger.Epoch()
-	fenced, err := a.pipeline.Update(ctx, client.ObjectKeyFromObject(lease), lease.UID, func(l *v1alpha1.ProxyLease) *v1alpha1.ProxyLeaseStatus {
-		if !record.Pending(l) {
-			return nil
-		}
-		status := l.Status.DeepCopy()
-		status.GrantEpoch = epoch
-		return status
-	})
-	switch {
-	case errors.Is(err, grant.ErrGone):
-		return false, nil
-	case err != nil:
-		return false, fmt.Errorf("fence a lease that a former leader was granting: %w", err)
-	}
-	if record.Holds(fenced) {
-		a.onLease(fenced)
-		return true, nil
-	}
-	return false, nil
 }
 
 // carryCooldowns hands what a target must not see yet on, when the proxy that keeps it goes away.

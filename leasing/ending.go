@@ -70,7 +70,7 @@ func (a *Allocator) expire(d expiry.Deadline) {
 	lease, err := a.pipeline.Update(ctx, d.Lease, d.UID, func(l *v1alpha1.ProxyLease) *v1alpha1.ProxyLeaseStatus {
 		now := a.Clock.Now()
 		next = expiry.Of(l, d, true, now)
-		if !record.Holds(l) || next.At.After(now) {
+		if !record.Holds(l) || next.At.After(now) || !a.Leads() {
 			return nil
 		}
 		return record.Ended(l, a.proxyOf(l), v1alpha1.LeaseExpired, v1alpha1.ReasonExpired, "The lease was not renewed in time", now)
@@ -91,6 +91,8 @@ func (a *Allocator) expire(d expiry.Deadline) {
 		return
 	case !record.Holds(lease):
 		return
+	case !next.At.After(a.Clock.Now()):
+		next.At = a.Clock.Now().Add(endRetry) // it may be another leader's business now
 	}
 	if a.deadlines.Set(next) {
 		a.kickDeadlines()
@@ -120,7 +122,7 @@ func (a *Allocator) finishPending(key types.NamespacedName, uid types.UID, why f
 	ctx, cancel := context.WithTimeout(a.pipeline.Base, endTimeout)
 	defer cancel()
 	lease, err := a.pipeline.Update(ctx, key, uid, func(l *v1alpha1.ProxyLease) *v1alpha1.ProxyLeaseStatus {
-		if !record.Pending(l) {
+		if !record.Pending(l) || !a.Leads() {
 			return nil
 		}
 		reason, message := why(l)
@@ -133,7 +135,11 @@ func (a *Allocator) finishPending(key types.NamespacedName, uid types.UID, why f
 		}
 		return
 	}
-	if lease.Status.Phase == v1alpha1.LeaseFailed {
+	switch {
+	case record.Pending(lease): // it may be another leader's business now
+		a.chores.AddAfter(chore{what: requeue, key: key, uid: uid}, endRetry)
+	case lease.Status.Phase == v1alpha1.LeaseFailed:
+		a.metrics.ended.WithLabelValues(endReason(lease)).Inc()
 		a.ended(lease)
 		a.keep(lease)
 	}
@@ -143,7 +149,7 @@ func (a *Allocator) finishPending(key types.NamespacedName, uid types.UID, why f
 func (a *Allocator) Revoke(ctx context.Context, lease *v1alpha1.ProxyLease, reason, message string) error {
 	revoked, err := a.pipeline.Update(ctx, types.NamespacedName{Namespace: lease.Namespace, Name: lease.Name}, lease.UID,
 		func(l *v1alpha1.ProxyLease) *v1alpha1.ProxyLeaseStatus {
-			if !record.Holds(l) {
+			if !record.Holds(l) || !a.Leads() {
 				return nil
 			}
 			return record.Ended(l, a.proxyOf(l), v1alpha1.LeaseRevoked, reason, message, a.Clock.Now())
@@ -176,7 +182,13 @@ func (a *Allocator) Release(ctx context.Context, lease *v1alpha1.ProxyLease) err
 // WriteStatus writes what decide makes of a lease's status; nil leaves it. It starts from the cache and decides again after
 // a conflict. A lease that is gone is not an error.
 func (a *Allocator) WriteStatus(ctx context.Context, lease *v1alpha1.ProxyLease, decide func(*v1alpha1.ProxyLease) *v1alpha1.ProxyLeaseStatus) error {
-	written, err := a.pipeline.Update(ctx, types.NamespacedName{Namespace: lease.Namespace, Name: lease.Name}, lease.UID, decide)
+	written, err := a.pipeline.Update(ctx, types.NamespacedName{Namespace: lease.Namespace, Name: lease.Name}, lease.UID,
+		func(l *v1alpha1.ProxyLease) *v1alpha1.ProxyLeaseStatus {
+			if record.Holds(l) && unconfirmed(l) && !a.mayConfirm(l) {
+				return nil // its first status confirms it
+			}
+			return decide(l)
+		})
 	if errors.Is(err, grant.ErrGone) {
 		return nil
 	}

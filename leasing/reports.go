@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
 	"crawl.example.com/egress-proxies-operator/leasing/cooldown"
@@ -64,6 +65,14 @@ func (a *Allocator) EnsureExclusive(ctx context.Context, lease *v1alpha1.ProxyLe
 	if !ok || lease.Spec.Mode != v1alpha1.LeaseExclusive {
 		return false, nil
 	}
+	key := client.ObjectKeyFromObject(lease)
+	if known, ok := a.ledger.Lookup(key); ok && known.UID == lease.UID && known.Outcast {
+		return true, nil
+	}
+	px := a.ledger.Proxy(types.NamespacedName{Namespace: lease.Namespace, Name: b.ProxyName}, b.ProxyUID)
+	if px != nil && (px.Status.Exclusive == nil || px.Status.Exclusive.LeaseUID != lease.UID) && !a.ledger.Settled(lease.Namespace) {
+		return false, errNotYet
+	}
 	err = a.pipeline.Claim(ctx, lease, b)
 	switch {
 	case errors.Is(err, grant.ErrGone):
@@ -71,9 +80,9 @@ func (a *Allocator) EnsureExclusive(ctx context.Context, lease *v1alpha1.ProxyLe
 	case !errors.Is(err, grant.ErrTaken):
 		return false, err
 	}
-	px := a.ledger.Proxy(types.NamespacedName{Namespace: lease.Namespace, Name: b.ProxyName}, b.ProxyUID)
+	px = a.ledger.Proxy(types.NamespacedName{Namespace: lease.Namespace, Name: b.ProxyName}, b.ProxyUID)
 	if px != nil && a.ledger.StaleExclusive(px) != "" {
-		a.checkExclusive(px)
+		a.checkExclusive(px, "")
 		return false, err // the other one has to be cleared away first
 	}
 	a.metrics.conflicts.Inc()

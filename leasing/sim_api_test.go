@@ -46,6 +46,8 @@ type simAPI struct {
 	rv, uid int
 	objects map[simID]client.Object
 	log     []simEvent
+	// grown is closed, and made anew, when the log grows.
+	grown chan struct{}
 	// unnamed switches the compare-and-swap of exclusive leases off: no Proxy ever names one.
 	unnamed bool
 	// onChange sees every change, under the lock; before or after is nil for a creation or a deletion.
@@ -73,7 +75,7 @@ func (a *simAPI) put(id simID, o client.Object) {
 	before := a.objects[id]
 	o.SetResourceVersion(strconv.Itoa(a.rv))
 	a.objects[id] = o
-	a.log = append(a.log, simEvent{id: id, object: o})
+	a.append(simEvent{id: id, object: o})
 	if simTrace {
 		switch o := o.(type) {
 		case *v1alpha1.ProxyLease:
@@ -86,6 +88,29 @@ func (a *simAPI) put(id simID, o client.Object) {
 	if a.onChange != nil {
 		a.onChange(before, o)
 	}
+}
+
+func (a *simAPI) append(e simEvent) {
+	a.log = append(a.log, e)
+	if a.grown != nil {
+		close(a.grown)
+		a.grown = nil
+	}
+}
+
+// since tells when there is more in the log than that many events.
+func (a *simAPI) since(n int) <-chan struct{} {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.log) > n {
+		c := make(chan struct{})
+		close(c)
+		return c
+	}
+	if a.grown == nil {
+		a.grown = make(chan struct{})
+	}
+	return a.grown
 }
 
 func (a *simAPI) get(id simID, into client.Object) error {
@@ -138,7 +163,7 @@ func (a *simAPI) remove(id simID, p *metav1.Preconditions) error {
 	gone := o.DeepCopyObject().(client.Object)
 	gone.SetResourceVersion(strconv.Itoa(a.rv))
 	delete(a.objects, id)
-	a.log = append(a.log, simEvent{id: id, object: gone, deleted: true})
+	a.append(simEvent{id: id, object: gone, deleted: true})
 	if simTrace {
 		fmt.Println(time.Now().Format("04:05.000"), "deleted", id.key.Name, o.GetUID())
 	}
@@ -250,18 +275,35 @@ func (c *simConn) call(ctx context.Context, verb string, id simID, commit func()
 	there := time.Duration(1+r.IntN(20_000_000)) * time.Nanosecond
 	back := time.Duration(1+r.IntN(20_000_000)) * time.Nanosecond
 	late := time.Duration(r.IntN(40_000)) * time.Millisecond
+	if c.proc.world.storm() {
+		late = simLeaseDuration + time.Duration(r.IntN(12_000)-8_000)*time.Millisecond
+	}
 	fate := r.IntN(100)
 	if fate >= c.proc.world.badness() {
 		fate = 100
 	} else {
 		fate = r.IntN(8)
 	}
+	reads := verb == "get" || verb == "list"
+	blow := strike(none)
+	if !reads && verb != "delete" {
+		blow = strike(c.proc.strike.Swap(int32(none)))
+	}
+	switch blow {
+	case beforeSending:
+		c.proc.freeze()
+		close(c.proc.struck)
+	case afterWriting:
+		fate = 100
+	case unanswered:
+		fate = 3
+		close(c.proc.struck)
+	}
 	// A process that is frozen sends nothing; what it was about to send it sends when it goes on.
 	c.proc.gate()
 	if c.proc.dead() {
 		return errReset
 	}
-	reads := verb == "get" || verb == "list"
 	var err error
 	switch {
 	case fate == 0: // refused
@@ -281,7 +323,7 @@ func (c *simConn) call(ctx context.Context, verb string, id simID, commit func()
 			_ = pause(ctx, there)
 		}
 	case fate <= 4 && !reads: // carried out long after the caller gave up
-		time.AfterFunc(there+late, func() { _ = commit() })
+		c.proc.world.later(there+late, func() { _ = commit() })
 		err = errReset
 		_ = pause(ctx, there+time.Second)
 	case fate <= 7: // the answer is lost, or it is an error although the change was made
@@ -294,6 +336,10 @@ func (c *simConn) call(ctx context.Context, verb string, id simID, commit func()
 	default:
 		_ = pause(context.Background(), there)
 		err = commit()
+		if blow == afterWriting {
+			c.proc.freeze()
+			close(c.proc.struck)
+		}
 	}
 	_ = pause(ctx, back)
 	c.proc.gate()
@@ -374,7 +420,7 @@ func (l simLive) Get(ctx context.Context, key client.ObjectKey, o client.Object,
 }
 
 func (l simLive) List(ctx context.Context, list client.ObjectList, _ ...client.ListOption) error {
-	return l.call(ctx, "list", simID{kind: simKind(list)}, func() error {
+	err := l.call(ctx, "list", simID{kind: simKind(list)}, func() error {
 		l.api.mu.Lock()
 		defer l.api.mu.Unlock()
 		for _, o := range l.api.objects {
@@ -392,4 +438,31 @@ func (l simLive) List(ctx context.Context, list client.ObjectList, _ ...client.L
 		list.SetResourceVersion(strconv.Itoa(l.api.rv))
 		return nil
 	})
+	if _, leases := list.(*v1alpha1.ProxyLeaseList); leases && err == nil {
+		l.proc.world.listed(l.proc.name)
+	}
+	return err
+}
+
+// later carries a write out that nobody waits for any more: after a while, or just after a new leader has read what there is.
+func (w *simWorld) later(after time.Duration, commit func()) {
+	commit = sync.OnceFunc(commit)
+	time.AfterFunc(after, commit)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.late = append(w.late, commit)
+}
+
+func (w *simWorld) listed(by string) {
+	h := fnv.New64a()
+	fmt.Fprint(h, "late", by)
+	r := rand.New(rand.NewPCG(w.seed, h.Sum64()))
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, commit := range w.late {
+		if r.IntN(2) == 0 {
+			time.AfterFunc(time.Duration(r.IntN(200))*time.Millisecond, commit)
+		}
+	}
+	w.late = nil
 }

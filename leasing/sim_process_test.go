@@ -42,6 +42,9 @@ type simProcess struct {
 	ctx     context.Context
 	kill    context.CancelFunc
 	renewed atomic.Pointer[time.Time]
+	leading atomic.Bool
+	strike  atomic.Int32
+	struck  chan struct{} // closed when the strike has happened
 	done    chan struct{} // the allocator has ended
 
 	mu     sync.Mutex
@@ -49,13 +52,13 @@ type simProcess struct {
 }
 
 func newSimProcess(w *simWorld, name string) *simProcess {
-	p := &simProcess{name: name, world: w, done: make(chan struct{}), thawed: make(chan struct{})}
+	p := &simProcess{name: name, world: w, done: make(chan struct{}), thawed: make(chan struct{}), struck: make(chan struct{})}
 	close(p.thawed)
 	p.ctx, p.kill = context.WithCancel(context.Background())
 	p.cache = &simCache{proc: p, view: map[simID]client.Object{}}
 	conn := &simConn{api: w.api, proc: p, calls: map[string]int{}}
 	a, err := New(Options{
-		Client: conn, Live: simLive{conn}, Cache: p.cache, Clock: clock.RealClock{}, Registerer: prometheus.NewRegistry(), Leads: p.leads,
+		Client: conn, Live: simLive{conn}, Cache: p.cache, Clock: simClock{proc: p}, Registerer: prometheus.NewRegistry(), Leads: p.leads,
 	})
 	if err != nil {
 		panic(err)
@@ -83,6 +86,31 @@ func (p *simProcess) gate() {
 	<-thawed
 }
 
+// strike is what happens to the next write of a process.
+type strike int32
+
+const (
+	none          strike = iota
+	beforeSending        // it is frozen
+	afterWriting         // it is frozen
+	unanswered           // the write is carried out much later
+)
+
+// hit lets it happen, if the process writes within a second.
+func (p *simProcess) hit(s strike) (happened bool) {
+	p.strike.Store(int32(s))
+	select {
+	case <-p.struck:
+		return true
+	case <-time.After(time.Second):
+	}
+	if p.strike.Swap(int32(none)) == int32(none) { // just now
+		<-p.struck
+		return true
+	}
+	return false
+}
+
 func (p *simProcess) freeze() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -99,6 +127,7 @@ func (p *simProcess) dead() bool { return p.ctx.Err() != nil }
 
 // lead is what the election makes of a process until ctx ends.
 func (p *simProcess) lead(ctx context.Context) {
+	p.leading.Store(true)
 	now := time.Now()
 	p.renewed.Store(&now)
 	go func() {
@@ -169,10 +198,18 @@ func (c *simCache) get(id simID, into client.Object) error {
 func (c *simCache) watch() {
 	r := rand.New(rand.NewPCG(c.proc.world.seed, 77))
 	for c.proc.ctx.Err() == nil {
+		select {
+		case <-c.proc.world.api.since(c.at):
+		case <-c.proc.ctx.Done():
+			return
+		}
 		lag := time.Duration(1+r.IntN(100_000_000)) * time.Nanosecond
 		bad := r.IntN(100) < c.proc.world.badness()
 		if bad {
 			lag = time.Duration(r.IntN(5000)) * time.Millisecond
+		}
+		if c.proc.leading.Load() {
+			lag += c.proc.world.lag
 		}
 		if pause(c.proc.ctx, lag) != nil {
 			return
@@ -242,3 +279,36 @@ func (c *simCache) see(e simEvent) {
 }
 
 var errGone = errors.New("the process is gone")
+
+// simClock is the clock of a process: while that is frozen its timers are due, but it does not learn of it.
+type simClock struct {
+	clock.RealClock
+	proc *simProcess
+}
+
+func (c simClock) NewTimer(d time.Duration) clock.Timer {
+	t := &simTimer{due: make(chan time.Time, 1)}
+	t.timer = time.AfterFunc(d, func() {
+		c.proc.gate()
+		if t.stopped.Load() {
+			return
+		}
+		t.due <- time.Now()
+	})
+	return t
+}
+
+// simTimer is used once.
+type simTimer struct {
+	clock.Timer
+	timer   *time.Timer
+	due     chan time.Time
+	stopped atomic.Bool
+}
+
+func (t *simTimer) C() <-chan time.Time { return t.due }
+
+func (t *simTimer) Stop() bool {
+	t.stopped.Store(true)
+	return t.timer.Stop()
+}

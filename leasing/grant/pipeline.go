@@ -7,6 +7,7 @@
 package grant
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,6 +40,9 @@ const (
 	// backoffMin and backoffMax are the pauses between attempts to settle.
 	backoffMin = 50 * time.Millisecond
 	backoffMax = 5 * time.Second
+	// settledAfter is for how long the API server may still carry out a write that it did not answer: several times the
+	// time that it gives a request. Until then a refusal of the same write, sent again, says nothing about the first one.
+	settledAfter = 5 * time.Minute
 )
 
 // Pipeline writes grants.
@@ -143,7 +147,16 @@ func (p *Pipeline) create(ctx context.Context, want *v1alpha1.ProxyLease, r ledg
 		ExpireTime: metav1.NewMicroTime(g.Expiry().Truncate(time.Microsecond)),
 	}
 	sent := false
+	var unanswered time.Time
 	for wait := p.backoff(ctx); ; {
+		for sent && !p.Leads() { // what was sent remains to be settled, but not by a replica that does not lead
+			if !wait() {
+				return nil, ErrUnknown
+			}
+		}
+		if !sent && !p.Leads() {
+			return nil, p.cancelled(r, ErrDeposed)
+		}
 		lease := want.DeepCopy()
 		err := p.write(ctx, func(ctx context.Context) error {
 			if !sent && givenUp() {
@@ -160,7 +173,7 @@ func (p *Pipeline) create(ctx context.Context, want *v1alpha1.ProxyLease, r ledg
 		case apierrors.IsAlreadyExists(err):
 			existing := &v1alpha1.ProxyLease{}
 			if err := p.readLive(ctx, client.ObjectKeyFromObject(want), existing); err != nil {
-				if !apierrors.IsNotFound(err) && !Ambiguous(err) {
+				if !apierrors.IsNotFound(err) && p.settles(err, unanswered) {
 					return nil, p.cancelled(r, fmt.Errorf("read lease %s/%s: %w", want.Namespace, want.Name, err))
 				}
 				// Deleted in between, or no answer: only a creation settles it.
@@ -173,10 +186,13 @@ func (p *Pipeline) create(ctx context.Context, want *v1alpha1.ProxyLease, r ledg
 				return p.granted(ctx, existing, r) // an earlier attempt of ours was carried out
 			}
 			return nil, p.cancelled(r, &ExistsError{Lease: existing})
-		case !Ambiguous(err):
+		case p.settles(err, unanswered):
 			return nil, p.cancelled(r, fmt.Errorf("create lease %s/%s: %w", want.Namespace, want.Name, err))
 		}
-		p.unknown(ctx, err, "Creation of a lease was not answered", want)
+		if Ambiguous(err) {
+			unanswered = p.Clock.Now()
+			p.unknown(ctx, err, "Creation of a lease was not answered", want)
+		}
 		if !wait() {
 			return nil, ErrUnknown
 		}
@@ -194,6 +210,9 @@ func (p *Pipeline) granted(ctx context.Context, lease *v1alpha1.ProxyLease, r le
 		if err := p.Claim(ctx, lease, r.Binding); err != nil {
 			return lease, err
 		}
+	}
+	if !p.Ledger.Admits(client.ObjectKeyFromObject(lease), lease.UID) {
+		return lease, ErrTaken
 	}
 	if !p.Leads() {
 		return lease, ErrDeposed
@@ -221,21 +240,25 @@ func (p *Pipeline) Bind(ctx context.Context, uid types.UID, r ledger.Reservation
 		return nil, p.cancelled(r, ErrDeposed)
 	}
 	sent, deposed := false, false
-	lease, err := p.Update(ctx, r.Lease, uid, func(l *v1alpha1.ProxyLease) *v1alpha1.ProxyLeaseStatus {
+	decide := func(l *v1alpha1.ProxyLease) *v1alpha1.ProxyLeaseStatus {
 		if !record.Pending(l) {
 			return nil
 		}
 		// Asked again for every attempt: settling may take longer than the leadership lasts.
-		if !p.Leads() {
-			deposed = true
+		if deposed = !p.Leads(); deposed {
 			return nil
 		}
 		sent = true
 		return record.Bound(l, r.Proxy, g)
-	})
+	}
+	lease, err := p.Update(ctx, r.Lease, uid, decide)
+	// An attempt may still be carried out, and nothing is cleaned up without the leadership.
+	for wait := p.backoff(ctx); deposed && sent; lease, err = p.Update(ctx, r.Lease, uid, decide) {
+		if !wait() {
+			return nil, ErrUnknown
+		}
+	}
 	switch {
-	case deposed && sent:
-		return nil, ErrUnknown // an attempt may still be carried out, and nothing is cleaned up without the leadership
 	case deposed:
 		return nil, p.cancelled(r, ErrDeposed)
 	case err == nil:
@@ -243,13 +266,13 @@ func (p *Pipeline) Bind(ctx context.Context, uid types.UID, r ledger.Reservation
 			return lease, nil
 		}
 		err = ErrGone // ended, or bound by another leader
-	case !errors.Is(err, ErrGone) && Ambiguous(err):
+	case !errors.Is(err, ErrGone) && (Ambiguous(err) || ctx.Err() != nil):
 		// Only the end of the process stops the settling; the ledger goes with it.
 		return nil, ErrUnknown
 	}
 	err = p.cancelled(r, err)
-	if r.Mode == v1alpha1.LeaseExclusive {
-		return nil, errors.Join(err, p.Unclaim(ctx, types.NamespacedName{Namespace: r.Lease.Namespace, Name: r.Binding.ProxyName}, uid))
+	if b, bound := record.BindingOf(cmp.Or(lease, &v1alpha1.ProxyLease{})); r.Mode == v1alpha1.LeaseExclusive && (!bound || b.ProxyUID != r.Binding.ProxyUID || record.Finished(lease)) {
+		return nil, errors.Join(err, p.Disown(ctx, types.NamespacedName{Namespace: r.Lease.Namespace, Name: r.Binding.ProxyName}, uid))
 	}
 	return nil, err
 }
@@ -260,6 +283,7 @@ func (p *Pipeline) Bind(ctx context.Context, uid types.UID, r ledger.Reservation
 func (p *Pipeline) Update(ctx context.Context, key types.NamespacedName, uid types.UID, decide func(*v1alpha1.ProxyLease) *v1alpha1.ProxyLeaseStatus) (*v1alpha1.ProxyLease, error) {
 	lease := &v1alpha1.ProxyLease{}
 	err := p.Client.Get(ctx, key, lease)
+	var unanswered time.Time
 	for wait := p.backoff(ctx); ; {
 		if err == nil && lease.UID == uid {
 			desired := decide(lease)
@@ -274,10 +298,13 @@ func (p *Pipeline) Update(ctx context.Context, key types.NamespacedName, uid typ
 				p.Ledger.Finish(lease)
 				return lease, nil
 			case apierrors.IsConflict(err) || apierrors.IsNotFound(err):
-			case !Ambiguous(err):
+			case p.settles(err, unanswered):
 				return nil, fmt.Errorf("write status of lease %s: %w", key, err)
 			default:
-				p.unknown(ctx, err, "Status of a lease was not answered", lease)
+				if Ambiguous(err) {
+					unanswered = p.Clock.Now()
+					p.unknown(ctx, err, "Status of a lease was not answered", lease)
+				}
 				if !wait() {
 					return nil, fmt.Errorf("write status of lease %s: %w", key, err)
 				}
@@ -288,7 +315,7 @@ func (p *Pipeline) Update(ctx context.Context, key types.NamespacedName, uid typ
 		switch {
 		case apierrors.IsNotFound(err), err == nil && lease.UID != uid:
 			return nil, ErrGone
-		case err != nil && !Ambiguous(err):
+		case err != nil && p.settles(err, unanswered):
 			return nil, fmt.Errorf("read lease %s: %w", key, err)
 		case err != nil:
 			if !wait() {
@@ -296,6 +323,12 @@ func (p *Pipeline) Update(ctx context.Context, key types.NamespacedName, uid typ
 			}
 		}
 	}
+}
+
+// settles tells whether an error means that nothing was written and nothing will be. unanswered is when the last attempt was
+// made that was not answered; zero when all were.
+func (p *Pipeline) settles(err error, unanswered time.Time) bool {
+	return !Ambiguous(err) && (unanswered.IsZero() || p.Clock.Since(unanswered) > settledAfter)
 }
 
 // Release deletes a lease, in one write. That it is gone already is a success. An exclusive lease lets go of its proxy.

@@ -67,11 +67,16 @@ func (p *Pipeline) UpdateProxy(ctx context.Context, key types.NamespacedName, ui
 func (p *Pipeline) Claim(ctx context.Context, lease *v1alpha1.ProxyLease, b record.Binding) error {
 	key := types.NamespacedName{Namespace: lease.Namespace, Name: b.ProxyName}
 	_, err := p.UpdateProxy(ctx, key, b.ProxyUID, func(px *v1alpha1.Proxy) (*v1alpha1.ProxyStatus, error) {
-		if x := px.Status.Exclusive; x != nil && x.LeaseUID == lease.UID {
-			return nil, nil
-		} else if x != nil && x.LeaseUID != "" {
+		x := px.Status.Exclusive
+		switch {
+		case x != nil && x.LeaseUID != "" && x.LeaseUID != lease.UID:
 			return nil, fmt.Errorf("claim proxy %s: %w", key, ErrTaken)
+		case x != nil && x.LeaseUID == lease.UID && x.Epoch >= b.Epoch:
+			return nil, nil
+		case !p.Leads():
+			return nil, fmt.Errorf("claim proxy %s: %w", key, ErrDeposed)
 		}
+		// Named for a former leader's grant it is named anew: what that leader may still send to free the proxy meets a conflict.
 		status := px.Status.DeepCopy()
 		status.Exclusive = &v1alpha1.Exclusive{LeaseUID: lease.UID, Epoch: b.Epoch}
 		return status, nil
@@ -79,8 +84,17 @@ func (p *Pipeline) Claim(ctx context.Context, lease *v1alpha1.ProxyLease, b reco
 	return err
 }
 
-// Unclaim makes a Proxy name no exclusive lease, if it names this one.
+// Unclaim makes a Proxy name no exclusive lease, if it names this one, which is gone or has ended for good. Any replica may.
 func (p *Pipeline) Unclaim(ctx context.Context, key types.NamespacedName, lease types.UID) error {
+	return p.unname(ctx, key, lease, func() bool { return true })
+}
+
+// Disown is Unclaim of a lease that may yet be bound: only the leader may say that it is not bound to this proxy.
+func (p *Pipeline) Disown(ctx context.Context, key types.NamespacedName, lease types.UID) error {
+	return p.unname(ctx, key, lease, p.Leads)
+}
+
+func (p *Pipeline) unname(ctx context.Context, key types.NamespacedName, lease types.UID, may func() bool) error {
 	px := p.Ledger.Proxy(key, "")
 	if px == nil {
 		px = &v1alpha1.Proxy{}
@@ -94,6 +108,9 @@ func (p *Pipeline) Unclaim(ctx context.Context, key types.NamespacedName, lease 
 	_, err := p.UpdateProxy(ctx, key, px.UID, func(px *v1alpha1.Proxy) (*v1alpha1.ProxyStatus, error) {
 		if x := px.Status.Exclusive; x == nil || x.LeaseUID != lease {
 			return nil, nil
+		}
+		if !may() {
+			return nil, fmt.Errorf("free proxy %s: %w", key, ErrDeposed)
 		}
 		status := px.Status.DeepCopy()
 		status.Exclusive = nil

@@ -60,6 +60,10 @@ type Ledger struct {
 	named map[types.NamespacedName]map[*entry]struct{}
 	// claims by the key of exclusive requests that wait.
 	claims map[string]*claim
+	// unfenced are leases that were found waiting and that a former leader may still bind, by namespace.
+	unfenced map[string]map[types.NamespacedName]unfenced
+	// outcasts that nobody has taken yet.
+	outcasts []*entry
 	// tombs are leases whose deletion was acknowledged but not seen as an event yet.
 	tombs map[types.UID]time.Time
 }
@@ -96,6 +100,8 @@ func (l *Ledger) reset() {
 	l.writing = map[types.NamespacedName]*entry{}
 	l.named = map[types.NamespacedName]map[*entry]struct{}{}
 	l.claims = map[string]*claim{}
+	l.unfenced = map[string]map[types.NamespacedName]unfenced{}
+	l.outcasts = nil
 	l.tombs = map[types.UID]time.Time{}
 }
 
@@ -118,6 +124,8 @@ type entry struct {
 	holder  string
 	// gone, of one that is being written, is its incarnation that was written and deleted before the answer came.
 	gone types.UID
+	// outcast: it clashes with another one on its proxy and has to go.
+	outcast bool
 }
 
 // usage is what a proxy, by UID, carries.
@@ -140,13 +148,19 @@ type Lease struct {
 	Written bool
 	// Finished is true when the lease has ended and its object still exists.
 	Finished bool
+	// Outcast is true when it may not be on its proxy, because of another lease, and has to be revoked.
+	Outcast bool
 }
 
 // Start sets the epoch of all grants from now on and the resourceVersion of the list of leases the ledger was built from.
+// Leases that were found where they must not be together become outcasts.
 func (l *Ledger) Start(epoch int64, barrier string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.epoch, l.barrier = epoch, barrier
+	for _, u := range l.usage {
+		l.judge(u, nil, nil)
+	}
 }
 
 // Epoch of the grants of this leader; 0 before it has recovered.
@@ -312,6 +326,7 @@ func (l *Ledger) written(w *entry, lease *v1alpha1.ProxyLease) bool {
 	delete(l.writing, w.key)
 	w.uid, w.rv, w.state = lease.UID, lease.ResourceVersion, bound
 	l.leases[w.key] = w
+	l.fence(lease)
 	return true
 }
 
@@ -342,11 +357,12 @@ func (l *Ledger) Released(key types.NamespacedName, uid types.UID, now time.Time
 	if uid != "" && l.open {
 		l.tombs[uid] = now
 	}
+	l.fenced(key, uid)
 	l.forget(key, uid)
 }
 
 func (e *entry) export() Lease {
-	return Lease{Key: e.key, UID: e.uid, Binding: e.binding, Mode: e.mode, Holder: e.holder, Written: e.state != reserved, Finished: e.state == finished}
+	return Lease{Key: e.key, UID: e.uid, Binding: e.binding, Mode: e.mode, Holder: e.holder, Written: e.state != reserved, Finished: e.state == finished, Outcast: e.outcast}
 }
 
 func keyOf(lease *v1alpha1.ProxyLease) types.NamespacedName {

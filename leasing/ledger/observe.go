@@ -26,6 +26,7 @@ func (l *Ledger) DeleteLease(lease *v1alpha1.ProxyLease) {
 	defer l.mu.Unlock()
 	delete(l.tombs, lease.UID)
 	key := keyOf(lease)
+	l.fenced(key, lease.UID)
 	if b, ok := record.BindingOf(lease); ok && l.writing[key].is(lease, b) && l.writing[key].uid == "" {
 		// Created and deleted before its creator had the answer. Until that comes, a repeated creation may be under way.
 		l.writing[key].gone = lease.UID
@@ -53,6 +54,7 @@ func (l *Ledger) observe(lease *v1alpha1.ProxyLease) (current bool) {
 	holds := record.Holds(lease)
 	pending := record.Pending(lease)
 
+	l.fence(lease)
 	switch w := l.writing[key]; {
 	case w == nil || pending:
 	case holds && w.is(lease, b):
@@ -84,6 +86,9 @@ func (l *Ledger) observe(lease *v1alpha1.ProxyLease) (current bool) {
 		if holds {
 			e.binding, e.state = b, bound
 			l.take(e)
+			if l.epoch > 0 {
+				l.judge(l.usage[b.ProxyUID], e, lease)
+			}
 		}
 	}
 	return true

@@ -106,6 +106,9 @@ func (l *Ledger) taken(r Request) *entry {
 
 // choose finds the best proxy; nil when none qualifies.
 func (l *Ledger) choose(r Request, now time.Time) *proxy {
+	if r.Mode == v1alpha1.LeaseExclusive && len(l.unfenced[r.Lease.Namespace]) > 0 {
+		return nil
+	}
 	if p := l.claimedFor(r, now); p != nil {
 		return p
 	}

@@ -9,6 +9,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -22,7 +23,7 @@ const pageSize = 500
 
 // Result is what was found.
 type Result struct {
-	// Epoch of the new leader: higher than any that is recorded.
+	// Epoch of the new leader: higher than any that is recorded, and another one than that of any other leader.
 	Epoch int64
 	// Bound, Pending and Finished leases; Pending in the order in which they came.
 	Bound, Pending, Finished []*v1alpha1.ProxyLease
@@ -30,8 +31,14 @@ type Result struct {
 	Proxies []*v1alpha1.Proxy
 }
 
-// Fill lists everything in the namespaces (none: all), puts it into the ledger and starts its epoch.
-func Fill(ctx context.Context, live client.Reader, l *ledger.Ledger, namespaces []string) (Result, error) {
+// Epoch is the first epoch that a leader may have that starts now. What is stored is no floor by itself: a leader may come and
+// go without storing anything, and what it has sent may still be carried out. Nor is the election's record: it may be deleted,
+// and it does not change when a process starts again in place. Time is one for all, and two leaders do not start in the same
+// millisecond; a clock that was set back is made up for by what is stored.
+func Epoch(now time.Time) int64 { return now.UnixMilli() }
+
+// Fill lists everything in the namespaces (none: all), puts it into the ledger and starts its epoch, which is at least floor.
+func Fill(ctx context.Context, live client.Reader, l *ledger.Ledger, namespaces []string, floor int64) (Result, error) {
 	var r Result
 	if len(namespaces) == 0 {
 		namespaces = []string{""}
@@ -73,7 +80,10 @@ func Fill(ctx context.Context, live client.Reader, l *ledger.Ledger, namespaces 
 	slices.SortFunc(r.Pending, func(a, b *v1alpha1.ProxyLease) int {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.UID, b.UID))
 	})
-	r.Epoch++
+	for _, lease := range r.Pending {
+		l.Expect(lease)
+	}
+	r.Epoch = max(r.Epoch+1, floor)
 	l.Start(r.Epoch, barrier)
 	return r, nil
 }
