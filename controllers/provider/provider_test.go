@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"sync"
 	"testing"
 	"time"
 
@@ -37,6 +38,8 @@ type bed struct {
 	namespace string
 	cloud     *fake.Cloud
 	class     *v1alpha1.ProviderClass
+	// stop the manager.
+	stop func()
 }
 
 func newBed(t *testing.T) *bed {
@@ -52,20 +55,20 @@ func newBed(t *testing.T) *bed {
 			AllowedNamespaces: v1alpha1.NamespaceAccess{From: v1alpha1.NamespacesFromAll},
 		},
 	}
-	s.start(env, s.class.Spec.ControllerName)
+	s.stop = s.start(env, s.class.Spec.ControllerName)
 	s.must(s.client.Create(t.Context(), s.class))
 	return s
 }
 
-// start runs a manager until the test ends.
-func (s *bed) start(env *testenv.Env, controllerName string) {
+// start runs a manager until the test ends or stop is called.
+func (s *bed) start(env *testenv.Env, controllerName string) (stop func()) {
 	s.t.Helper()
 	mgr, err := manager.New(env.Config, manager.Provider(v1alpha1.ProviderGCP), manager.Options{
 		MetricsBindAddress: "0", HealthProbeBindAddress: "0", WatchNamespaces: []string{s.namespace}, SkipNameValidation: true,
 	})
 	s.must(err)
 	s.must(provider.Add(mgr, provider.Options{
-		Factory: &fake.Factory{Cloud: s.cloud, ProviderType: v1alpha1.ProviderGCP, Times: providers.Timing{
+		Factory: &fake.Factory{Cloud: s.cloud, ProviderType: v1alpha1.ProviderGCP, Rate: providers.Limits{CallsPerSecond: 1e4, Burst: 1e4}, Times: providers.Timing{
 			Window: time.Second, Settle: 2 * time.Second, Confirm: time.Second,
 			// Long, so that only events can explain what happens soon.
 			Poll: 200 * time.Millisecond, PollMax: 200 * time.Millisecond, Slow: time.Hour,
@@ -76,12 +79,14 @@ func (s *bed) start(env *testenv.Env, controllerName string) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- mgr.Start(ctx) }()
-	s.t.Cleanup(func() {
+	stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {
 			s.t.Errorf("manager: %v", err)
 		}
 	})
+	s.t.Cleanup(stop)
+	return stop
 }
 
 func (s *bed) must(err error) {

@@ -67,6 +67,18 @@ func acceptBound(px *v1alpha1.Proxy, in Input) acceptance {
 // bind decides whether the class takes an unbound Proxy.
 func bind(px *v1alpha1.Proxy, in Input) acceptance {
 	class := in.Class
+	boundTime := metav1.NewTime(in.Now)
+	taken := func() acceptance {
+		return acceptance{
+			status: metav1.ConditionTrue, reason: v1alpha1.ReasonBound,
+			message: fmt.Sprintf("Provisioned by ProviderClass %s.", class.Name),
+			binding: &v1alpha1.Binding{Type: class.Spec.Type, ClassName: class.Name, ClassUID: class.UID, BoundTime: &boundTime},
+		}
+	}
+	if class != nil && slices.Contains(px.Finalizers, v1alpha1.FinalizerInstance(class.Spec.Type)) && foreignInstanceFinalizer(px, class.Spec.Type) == "" {
+		// It was bound before and its status was lost. Whatever forbids to take it anew, only a bound one is cleaned up.
+		return taken()
+	}
 	if class == nil {
 		return refused(v1alpha1.ReasonClassNotFound, "spec.provider: ProviderClass %s does not exist.", px.Spec.Provider)
 	}
@@ -95,12 +107,7 @@ func bind(px *v1alpha1.Proxy, in Input) acceptance {
 	if !px.DeletionTimestamp.IsZero() {
 		return refused(v1alpha1.ReasonTerminating, "The proxy is being deleted.")
 	}
-	boundTime := metav1.NewTime(in.Now)
-	return acceptance{
-		status: metav1.ConditionTrue, reason: v1alpha1.ReasonBound,
-		message: fmt.Sprintf("Provisioned by ProviderClass %s.", class.Name),
-		binding: &v1alpha1.Binding{Type: class.Spec.Type, ClassName: class.Name, ClassUID: class.UID, BoundTime: &boundTime},
-	}
+	return taken()
 }
 
 // admits is why a class does not admit a namespace; "" when it does.

@@ -83,6 +83,10 @@ func (r *Reconciler) report(ctx context.Context, s *subject, a *Action, record v
 		r.creates.free(s.key)
 		r.accepted.forget(s.key)
 	}
+	if o != nil && o.Err == nil && a.Reason != v1alpha1.ReasonCreating && !(o.Found && o.Instance.Owner.UID == d.UID) {
+		// The attempt came to nothing, or to somebody else's instance. The next one asks for a place again.
+		r.creates.free(s.key)
+	}
 	if a.Reason == v1alpha1.ReasonRunning && (d.Hold != nil || d.OnDelete || !providers.HashDiffers(record.Hash, d.Hash)) {
 		// It is not down any more, or was never taken down.
 		r.replacements.free(s.key)
@@ -109,7 +113,7 @@ func (r *Reconciler) create(ctx context.Context, s *subject, a *Action, record v
 		Credentials: s.credentials,
 	})
 	next := recordCreated(s.desired, record, receipt, err, r.Clock.Now())
-	if onlySubmitted(record, next) {
+	if onlySubmitted(record, next) && isPlausible(stored(s.px), s.asOf) {
 		// Nobody but this controller reads that, so it is kept until there is more to write.
 		r.accepted.note(s.px, next)
 		return nil

@@ -5,8 +5,8 @@
 // it from ever leaking or doubling an instance, each found by simulating lives with lost replies, late visibility and
 // crashes:
 //
-//   - The finalizer is stored before the first intent, an intent before each attempt to create, and with it the place. A
-//     place is never left, and a Proxy never released, while the attempt may still come to something (Timing.Settle).
+//   - The finalizer is stored with the first intent, an intent before each attempt to create, and with it the place. A place
+//     is never left, and a Proxy never released, while the attempt may still come to something (Timing.Settle).
 //   - NotFound is believed the second time, Timing.Confirm after the first.
 //   - Every write, and the release above all, carries the resourceVersion of what it was decided on.
 //   - An error of Get is never absence, and user data that cannot be resolved is never a difference.
@@ -250,9 +250,16 @@ func (r *Reconciler) proxiesOf(ctx context.Context, class *v1alpha1.ProviderClas
 	return names, nil
 }
 
-// beingCreated tells whether a Proxy has an attempt that has not ended with a running instance.
+// cameToNothing are the reasons of Provisioned of an attempt that is over without an instance.
+var cameToNothing = map[string]bool{
+	v1alpha1.ReasonInvalidSpec: true, v1alpha1.ReasonWaitingForCapacity: true, v1alpha1.ReasonAuthFailed: true,
+	v1alpha1.ReasonNameCollision: true, v1alpha1.ReasonCreateVanished: true, v1alpha1.ReasonInstanceMissing: true,
+	v1alpha1.ReasonInstanceLost: true, v1alpha1.ReasonProvisionTimeout: true,
+}
+
+// beingCreated tells whether a Proxy has an attempt that is not over.
 func beingCreated(px *v1alpha1.Proxy) bool {
-	return stored(px).IntentTime != nil && px.DeletionTimestamp.IsZero() &&
+	return !cameToNothing[provisionedReason(px)] && stored(px).IntentTime != nil && px.DeletionTimestamp.IsZero() &&
 		!meta.IsStatusConditionTrue(px.Status.Conditions, v1alpha1.ConditionProvisioned)
 }
 

@@ -113,6 +113,9 @@ func Decide(d Desired, r v1alpha1.Instance, o *Observed, now time.Time, t provid
 	}
 	if !d.Finalizer {
 		switch {
+		case recorded(r):
+			// There may be an instance, whatever forbids to make one now.
+			return Action{Kind: AddFinalizer}
 		case d.Hold != nil:
 			// What cannot be created leaves no finalizer: the Proxy can be deleted at once.
 			return Action{Report, d.Hold.Reason, d.Hold.Message, t.Slow}
@@ -125,7 +128,7 @@ func Decide(d Desired, r v1alpha1.Instance, o *Observed, now time.Time, t provid
 			return failed(o.Err)
 		case o.Found && o.Instance.Owner.UID != d.UID:
 			return Action{Kind: Report, Reason: v1alpha1.ReasonNameCollision, After: t.Slow}
-		case o.Found || recorded(r):
+		case o.Found:
 			return Action{Kind: AddFinalizer}
 		}
 		return Action{Kind: RecordFirstIntent, Reason: v1alpha1.ReasonCreating}
@@ -175,7 +178,7 @@ func decideDeletion(d Desired, r v1alpha1.Instance, o *Observed, asked, now time
 
 func decideFound(d Desired, r v1alpha1.Instance, i providers.Instance, asked, now time.Time, t providers.Timing) Action {
 	broken := i.State == providers.StateFailed || i.State == providers.StateStopped
-	running := i.State == providers.StateRunning && len(i.Addresses) > 0
+	running := serving(i)
 	differs := !d.OnDelete && providers.HashDiffers(i.Hash, d.Hash)
 	// An incarnation that the record does not know is taken in before it is judged: what it would be judged by may be older
 	// than it is, and then taking it in fails for its resourceVersion.

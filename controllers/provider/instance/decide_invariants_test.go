@@ -82,7 +82,7 @@ func TestDecide_Invariants(t *testing.T) {
 		allowed := true
 		switch a.Kind {
 		case AddFinalizer:
-			allowed = !d.Finalizer && !d.Deleting && d.Hold == nil && d.Blind == nil && (mine || recorded(r))
+			allowed = !d.Finalizer && !d.Deleting && (recorded(r) || (d.Hold == nil && d.Blind == nil && mine))
 		case RecordFirstIntent:
 			allowed = !d.Finalizer && !d.Deleting && d.Hold == nil && d.Blind == nil && absent && !recorded(r)
 		case RecordIntent:

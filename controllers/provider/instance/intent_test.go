@@ -10,7 +10,7 @@ import (
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
 )
 
-func TestA1_FirstIntentCountsUntilTheStatusKnows(t *testing.T) {
+func TestFirstIntentCountsUntilTheStatusKnows(t *testing.T) {
 	want := v1alpha1.Instance{Zone: "a", IntentTime: stamp(tableNow), DesiredHash: "v1-x", ClassGeneration: 3, Attempt: 1}
 	none := v1alpha1.Instance{}
 	attempted := v1alpha1.Instance{Zone: "b", IntentTime: stamp(tableNow.Add(time.Hour)), Attempt: 2}

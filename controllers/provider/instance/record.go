@@ -3,6 +3,7 @@ package instance
 import (
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
@@ -90,6 +91,32 @@ func recordMissing(r v1alpha1.Instance, now time.Time) v1alpha1.Instance {
 func recordGone(r v1alpha1.Instance) v1alpha1.Instance {
 	r.Addresses = nil
 	return r
+}
+
+// ClockSkew is how far a recorded time may lie ahead. Leaders follow one another on several machines; what lies further ahead
+// was written by a clock that was wrong, and nothing waits for it.
+const ClockSkew = 5 * time.Minute
+
+// plausible is a record without times that cannot be true: what is said to begin later begins now.
+func plausible(r v1alpha1.Instance, now time.Time) v1alpha1.Instance {
+	for _, t := range []**metav1.Time{&r.IntentTime, &r.SubmittedTime, &r.StartedTime} {
+		if *t != nil && (*t).After(now.Add(ClockSkew)) {
+			*t = stamp(now)
+		}
+	}
+	if r.MissingTime != nil && r.MissingTime.After(now.Add(ClockSkew)) {
+		r.MissingTime = nil
+	}
+	return r
+}
+
+func isPlausible(r v1alpha1.Instance, now time.Time) bool {
+	return equality.Semantic.DeepEqual(r, plausible(r, now))
+}
+
+// serving tells whether an instance runs and can be reached.
+func serving(i providers.Instance) bool {
+	return i.State == providers.StateRunning && len(i.Addresses) > 0
 }
 
 func stamp(t time.Time) *metav1.Time {

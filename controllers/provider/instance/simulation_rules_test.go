@@ -46,7 +46,7 @@ var loadBearing = []struct {
 	says  string
 	shows []counter
 }{
-	{finalizerFirst, "the finalizer is stored before the first intent", []counter{leaks}},
+	{finalizerFirst, "the finalizer is stored with the first intent", []counter{leaks}},
 	{intentStored, "an intent is stored before each Create", []counter{leaks, doubles}},
 	{intentPerCreate, "a further Create needs an intent of its own", []counter{leaks, doubles}},
 	{callEndsWithWindow, "a Create ends with the window of its intent", []counter{leaks, doubles}},

@@ -38,8 +38,10 @@ const (
 
 // subject is one Proxy with everything that was read for it.
 type subject struct {
-	key         types.NamespacedName
-	px          *v1alpha1.Proxy
+	key types.NamespacedName
+	px  *v1alpha1.Proxy
+	// asOf is when the reconcile began.
+	asOf        time.Time
 	class       *v1alpha1.ProviderClass
 	provider    providers.Provider
 	desired     Desired
@@ -104,6 +106,11 @@ func (r *Reconciler) gather(ctx context.Context, px *v1alpha1.Proxy) (*subject, 
 		return nil, nil
 	}
 	s := r.newSubject(px)
+	if s.desired.Deleting {
+		// Its deletion may take for ever, and nobody else has to wait for that.
+		r.creates.free(s.key)
+		r.replacements.free(s.key)
+	}
 	if s.desired.Deleting && (!s.desired.Finalizer || px.Annotations[v1alpha1.AnnotationSkipCleanup] == "true") {
 		// Nothing of ours is left, or the instance is given up: then core releases the Proxy.
 		r.release(s.key)
@@ -126,7 +133,7 @@ func (r *Reconciler) gather(ctx context.Context, px *v1alpha1.Proxy) (*subject, 
 func (r *Reconciler) newSubject(px *v1alpha1.Proxy) *subject {
 	key := client.ObjectKeyFromObject(px)
 	return &subject{
-		key: key, px: px, name: providers.InstanceName(r.ClusterID, px.Name, px.UID), accepted: r.accepted.of(key),
+		key: key, px: px, asOf: r.Clock.Now(), name: providers.InstanceName(r.ClusterID, px.Name, px.UID), accepted: r.accepted.of(key),
 		desired: Desired{
 			UID:       px.UID,
 			Port:      px.Spec.Port,
@@ -255,12 +262,13 @@ func (r *Reconciler) pace(ctx context.Context, s *subject, a Action) (Action, er
 		at    func(*v1alpha1.Proxy) bool
 	)
 	switch {
-	case a.Kind == AddFinalizer || a.Kind == RecordFirstIntent || a.Kind == RecordIntent || (a.Kind == Look && !s.desired.Finalizer):
+	case a.Kind == RecordFirstIntent || a.Kind == RecordIntent || (a.Kind == Look && !s.desired.Finalizer):
 		b, limit, at = r.creates, ptr.Deref(s.class.Spec.MaxConcurrentCreates, DefaultMaxConcurrentCreates), beingCreated
-	case a.Kind == Delete && a.Reason == v1alpha1.ReasonSpecChanged:
+	case a.Kind == Delete && a.Reason == v1alpha1.ReasonSpecChanged && serving(s.observed.Instance):
 		b, limit, at = r.replacements, ptr.Deref(s.class.Spec.MaxConcurrentReplacements, DefaultMaxConcurrentReplacements), beingReplaced
-	case a.Kind == Report && a.Reason == v1alpha1.ReasonReplacing:
-		// A predecessor took it away and died before it could say so.
+	case a.Kind == Delete && a.Reason == v1alpha1.ReasonSpecChanged, a.Kind == Report && a.Reason == v1alpha1.ReasonReplacing:
+		// It is down already: it never came up, or a predecessor took it away and died before it could say so. It counts,
+		// but it has nothing to wait for.
 		b, limit, at = r.replacements, math.MaxInt32, beingReplaced
 	default:
 		return a, nil
@@ -274,7 +282,7 @@ func (r *Reconciler) pace(ctx context.Context, s *subject, a Action) (Action, er
 	wait := Action{Kind: Report, Reason: v1alpha1.ReasonPending, After: r.Timing.PollMax}
 	if a.Kind == Delete {
 		// It goes on running until its turn.
-		wait.Reason = provisionedReason(s.px)
+		wait.Reason = v1alpha1.ReasonRunning
 		wait.After = turn(r.Timing.PollMax, b.waits(s.class.UID), int(limit), r.limits)
 	}
 	return wait, nil
@@ -290,7 +298,7 @@ func provisionedReason(px *v1alpha1.Proxy) string {
 
 // record is what is stored of the instance, and what this process knows of it besides.
 func (s *subject) record() v1alpha1.Instance {
-	r := stored(s.px)
+	r := plausible(stored(s.px), s.asOf)
 	if recorded(r) {
 		r.Name = cmp.Or(r.Name, s.name)
 	}
