@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
@@ -34,6 +35,8 @@ type memory struct {
 	gone map[types.UID]bool
 	// patched are members as our patches left them.
 	patched map[types.UID]patched
+	// looked is what the API server had when it was asked last; empty once the cache is as far.
+	looked liveView
 	// overdue is when the oldest of them should have become visible; zero when there are none.
 	overdue time.Time
 	// blocked are names held by something else, and until when that is believed.
@@ -47,6 +50,36 @@ type patched struct {
 	// them.
 	from []string
 	px   *v1alpha1.Proxy
+}
+
+// liveView is the members that the API server had at one of its versions.
+type liveView struct {
+	members []*v1alpha1.Proxy
+	version string
+
+	byUID map[types.UID]*v1alpha1.Proxy
+}
+
+// correct is a cached member as far as the view knows better; nil when it was gone by then.
+func (v *liveView) correct(px *v1alpha1.Proxy) *v1alpha1.Proxy {
+	if v.version == "" || !older(px.ResourceVersion, v.version) && px.ResourceVersion != v.version {
+		return px
+	}
+	if live := v.byUID[px.UID]; live == nil || older(px.ResourceVersion, live.ResourceVersion) {
+		return live
+	}
+	return px
+}
+
+// passed tells whether the cache, which takes in one version after the other, is beyond the view.
+func (v *liveView) passed(cached []*v1alpha1.Proxy) bool {
+	return slices.ContainsFunc(cached, func(px *v1alpha1.Proxy) bool { return older(v.version, px.ResourceVersion) })
+}
+
+// older compares versions of the API server; what are none are not older.
+func older(a, b string) bool {
+	order, err := resourceversion.CompareResourceVersion(a, b)
+	return err == nil && order < 0
 }
 
 // memories holds the memory of each pool. A pool is reconciled by one worker at a time, so only the map is locked.
@@ -82,9 +115,16 @@ func (ms *memories) forget(key types.NamespacedName) {
 
 // view is the cached members corrected by what is remembered, which is forgotten where the cache has caught up.
 func (m *memory) view(cached []*v1alpha1.Proxy, now time.Time) []*v1alpha1.Proxy {
+	if m.looked.passed(cached) {
+		m.looked = liveView{}
+	}
+	seen := make([]*v1alpha1.Proxy, 0, len(cached))
 	byUID := make(map[types.UID]*v1alpha1.Proxy, len(cached))
 	for _, px := range cached {
-		byUID[px.UID] = px
+		if px = m.looked.correct(px); px != nil {
+			seen = append(seen, px)
+			byUID[px.UID] = px
+		}
 	}
 	maps.DeleteFunc(m.created, func(uid types.UID, _ *v1alpha1.Proxy) bool { return byUID[uid] != nil })
 	maps.DeleteFunc(m.deleted, func(uid types.UID, _ bool) bool {
@@ -93,29 +133,41 @@ func (m *memory) view(cached []*v1alpha1.Proxy, now time.Time) []*v1alpha1.Proxy
 	})
 	maps.DeleteFunc(m.patched, func(uid types.UID, p patched) bool {
 		// The patches were on those versions and no others, so any other that the cache shows is a later one.
-		return byUID[uid] == nil || !slices.Contains(p.from, byUID[uid].ResourceVersion)
+		if px := byUID[uid]; px != nil {
+			return !slices.Contains(p.from, px.ResourceVersion)
+		}
+		return m.created[uid] == nil
 	})
 	maps.DeleteFunc(m.gone, func(uid types.UID, _ bool) bool { return byUID[uid] == nil })
 	maps.DeleteFunc(m.blocked, func(_ string, until time.Time) bool { return !until.After(now) })
 	if !m.pending() {
 		m.overdue = time.Time{}
 	}
-	out := make([]*v1alpha1.Proxy, 0, len(cached)+len(m.created))
-	for _, px := range cached {
+	out := make([]*v1alpha1.Proxy, 0, len(seen)+len(m.created))
+	add := func(px *v1alpha1.Proxy) {
 		if p, ok := m.patched[px.UID]; ok {
 			px = p.px
 		}
+		out = append(out, px)
+	}
+	for _, px := range seen {
 		if !m.gone[px.UID] {
-			out = append(out, px)
+			add(px)
 		}
 	}
-	return append(out, slices.Collect(maps.Values(m.created))...)
+	for _, px := range m.created {
+		add(px)
+	}
+	return out
 }
 
 func (m *memory) pending() bool { return len(m.created)+len(m.deleted)+len(m.gone) > 0 }
 
 func (m *memory) noteCreated(px *v1alpha1.Proxy, now time.Time) {
 	m.created[px.UID] = px
+	if m.looked.byUID != nil {
+		m.looked.byUID[px.UID] = px
+	}
 	m.expect(now)
 }
 
@@ -144,20 +196,21 @@ func (m *memory) doubtful(now time.Time) bool {
 }
 
 // verify corrects the memory by the members that the API server has.
-func (m *memory) verify(cached, live []*v1alpha1.Proxy, now time.Time) {
+func (m *memory) verify(cached []*v1alpha1.Proxy, live liveView, now time.Time) {
 	m.verified = true
 	m.overdue = time.Time{}
 	clear(m.created)
 	clear(m.deleted)
 	clear(m.gone)
-	byUID := make(map[types.UID]*v1alpha1.Proxy, len(live))
-	for _, px := range live {
-		byUID[px.UID] = px
+	live.byUID = make(map[types.UID]*v1alpha1.Proxy, len(live.members))
+	for _, px := range live.members {
+		live.byUID[px.UID] = px
 		m.created[px.UID] = px
 	}
+	m.looked = live
 	for _, px := range cached {
 		delete(m.created, px.UID)
-		switch fresh := byUID[px.UID]; {
+		switch fresh := live.byUID[px.UID]; {
 		case fresh == nil:
 			m.gone[px.UID] = true
 		case !fresh.DeletionTimestamp.IsZero() && px.DeletionTimestamp.IsZero():

@@ -185,15 +185,16 @@ func (r *Reconciler) cachedMembers(ctx context.Context, pool *v1alpha1.ProxyPool
 }
 
 // liveMembers asks the API server. It does not select by label, since anybody may have taken a label away.
-func (r *Reconciler) liveMembers(ctx context.Context, pool *v1alpha1.ProxyPool) ([]*v1alpha1.Proxy, error) {
-	var out []*v1alpha1.Proxy
+func (r *Reconciler) liveMembers(ctx context.Context, pool *v1alpha1.ProxyPool) (liveView, error) {
+	var out liveView
 	for next := ""; ; {
 		list := &v1alpha1.ProxyList{}
 		err := r.APIReader.List(ctx, list, client.InNamespace(pool.Namespace), client.Limit(listPage), client.Continue(next))
 		if err != nil {
-			return nil, fmt.Errorf("list members of pool %s/%s at the API server: %w", pool.Namespace, pool.Name, err)
+			return liveView{}, fmt.Errorf("list members of pool %s/%s at the API server: %w", pool.Namespace, pool.Name, err)
 		}
-		out = owned(out, list, pool)
+		// All pages are of one version.
+		out.members, out.version = owned(out.members, list, pool), list.ResourceVersion
 		if next = list.Continue; next == "" {
 			return out, nil
 		}
