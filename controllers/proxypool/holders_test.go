@@ -1,0 +1,120 @@
+package proxypool
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	eventsv1 "k8s.io/api/events/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
+)
+
+// lease asks for a lease of a pool by object, and gives it when it is bound.
+func (f *fleet) lease(name, pool string) *v1alpha1.ProxyLease {
+	f.t.Helper()
+	lease := &v1alpha1.ProxyLease{
+		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: name},
+		Spec:       v1alpha1.ProxyLeaseSpec{PoolRef: &v1alpha1.LocalRef{Name: pool}, Holder: name, TTLSeconds: 600},
+	}
+	f.must(f.env.Client.Create(f.t.Context(), lease))
+	waitFor(f.t, "lease "+name+" to be bound", func() bool { return f.readLease(lease).Status.Phase == v1alpha1.LeaseBound })
+	return lease
+}
+
+func (f *fleet) readLease(lease *v1alpha1.ProxyLease) *v1alpha1.ProxyLease {
+	f.t.Helper()
+	f.must(f.env.Client.Get(f.t.Context(), client.ObjectKeyFromObject(lease), lease))
+	return lease
+}
+
+// told counts what the events about pools say.
+func (f *fleet) told() map[string]int {
+	f.t.Helper()
+	list := &eventsv1.EventList{}
+	f.must(f.env.Client.List(f.t.Context(), list, client.InNamespace(f.namespace)))
+	out := map[string]int{}
+	for _, e := range list.Items {
+		if e.Regarding.Kind == "ProxyPool" {
+			out[e.Note]++
+		}
+	}
+	return out
+}
+
+// Holders that do not go: they are told, keep their leases until the deadline and no longer, and then the proxies go.
+func TestP3_HoldersThatStayAreRevokedAtTheDeadline(t *testing.T) {
+	f := startFleet(t)
+	const drain = 3 * time.Second
+	pool := f.pool("eu", 3, drain, nil)
+	f.settled(pool, 3)
+	var leases []*v1alpha1.ProxyLease
+	for i := range 3 {
+		leases = append(leases, f.lease(fmt.Sprint("holder-", i), "eu"))
+	}
+	scaled := time.Now().Truncate(time.Second)
+	scale(t, f.env, pool, 1)
+	// They are told.
+	deadlines := map[string]time.Time{}
+	waitFor(t, "two members to drain and their holders to be told", func() bool {
+		told := 0
+		for _, px := range f.members(pool) {
+			if request := (&member{Proxy: &px}).drainedByPool(); request != nil {
+				deadlines[px.Name] = request.DeadlineTime.Time
+			}
+		}
+		for _, lease := range leases {
+			if meta.IsStatusConditionTrue(f.readLease(lease).Status.Conditions, v1alpha1.ConditionDraining) {
+				told++
+			}
+		}
+		return len(deadlines) == 2 && told == 2
+	})
+	if fresh := getPool(t, f.env, pool); fresh.Status.Draining != 2 || fresh.Status.Replicas != 1 {
+		t.Logf("the status follows: %+v", fresh.Status)
+	}
+	for name, deadline := range deadlines {
+		if deadline.Before(scaled.Add(drain)) {
+			t.Errorf("%s has to be empty by %s, which is earlier than the policy says", name, deadline)
+		}
+	}
+	f.settled(pool, 1)
+	revoked := 0
+	for _, lease := range leases {
+		s := f.readLease(lease).Status
+		deadline, drained := deadlines[s.ProxyRef.Name]
+		if !drained {
+			if s.Phase != v1alpha1.LeaseBound {
+				t.Errorf("%s on a proxy that stays is %s", lease.Name, s.Phase)
+			}
+			continue
+		}
+		revoked++
+		bound := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionBound)
+		if s.Phase != v1alpha1.LeaseRevoked || bound == nil || bound.Status != metav1.ConditionFalse || bound.Reason != v1alpha1.ReasonDrainDeadline {
+			t.Errorf("%s is %s, Bound is %+v", lease.Name, s.Phase, bound)
+		}
+		if s.FinishTime == nil || s.FinishTime.Time.Before(deadline) {
+			t.Errorf("%s ended at %v, before the deadline %s", lease.Name, s.FinishTime, deadline)
+		}
+	}
+	if revoked != 2 {
+		t.Errorf("%d leases were revoked, want 2", revoked)
+	}
+	if left := f.members(pool); len(left) != 1 || len(f.cloud.Instances()) != 1 {
+		t.Errorf("%d proxies and %d instances are left, want 1", len(left), len(f.cloud.Instances()))
+	}
+	// The events name each victim and why.
+	waitFor(t, "the events", func() bool {
+		told := f.told()
+		for name := range deadlines {
+			if told["Draining proxy "+name+", which is leased: ScaleDown"] == 0 || told["Deleted proxy "+name+": ScaleDown"] == 0 {
+				return false
+			}
+		}
+		return true
+	})
+}
