@@ -43,11 +43,19 @@ scenarios: ## One line per scenario id: the test that proves it, or why it is ou
 	hack/scenarios.sh
 
 .PHONY: bench
-bench: bench-provisioning ## All benchmarks: ratios against the bare API server, measured side by side.
+bench: bench-provisioning bench-leasing bench-pools ## All benchmarks: ratios against the bare API server, measured side by side.
 
 .PHONY: bench-provisioning
 bench-provisioning: ## Proxies to Ready against raw writes, writes of a life, CPU and heap of the managers.
 	hack/bench.sh provisioning
+
+.PHONY: bench-pools
+bench-pools: ## Pools: creates beyond the target, pace against raw creates, time of plans, reconciles per change.
+	hack/bench.sh pools
+
+.PHONY: bench-leasing
+bench-leasing: ## Leases against raw writes and a bare controller, picks in large fleets, renewals, the gap of a fail-over.
+	hack/bench.sh leasing
 
 .PHONY: run-dev
 run-dev: ## Run all managers in one process against the current kubeconfig context.
