@@ -28,8 +28,6 @@ const (
 	recoveryRetry = time.Second
 	// drainTimeout is how long a leader that stops waits for grants that are under way.
 	drainTimeout = 5 * time.Second
-	// changesBuffer is how many proxies that became empty, or too full, may wait to be taken in.
-	changesBuffer = 256
 )
 
 // role is what an Allocator does at the moment.
@@ -172,22 +170,6 @@ func (a *Allocator) PoolCounts(namespace, pool string) (leased, pending int32, k
 		return 0, 0, false
 	}
 	return int32(a.ledger.PoolLoad(namespace, pool)), int32(a.waiting.lenPool(namespace, pool)), true
-}
-
-// LeaseChanges names proxies that are asked to drain and became empty.
-func (a *Allocator) LeaseChanges() <-chan event.TypedGenericEvent[types.NamespacedName] {
-	return a.changes
-}
-
-// Overcommitted tells whether the proxy of a bound lease carries more leases than its capacity.
-func (a *Allocator) Overcommitted(lease *v1alpha1.ProxyLease) bool {
-	b, ok := record.BindingOf(lease)
-	return ok && a.ledger.Overcommitted(types.NamespacedName{Namespace: lease.Namespace, Name: b.ProxyName}, b.ProxyUID)
-}
-
-// OvercommitChanges names proxies that began or ceased to carry more leases than their capacity.
-func (a *Allocator) OvercommitChanges() <-chan event.TypedGenericEvent[types.NamespacedName] {
-	return a.overcommits
 }
 
 // backlog holds events back while the ledger is being built, in the order in which they came.
@@ -359,6 +341,7 @@ func (a *Allocator) onLease(lease *v1alpha1.ProxyLease) {
 func (a *Allocator) onLeaseGone(lease *v1alpha1.ProxyLease) {
 	a.finished.Remove(lease.UID)
 	a.ledger.DeleteLease(lease)
+	a.braked()
 	a.ended(lease)
 }
 
@@ -376,14 +359,6 @@ func (a *Allocator) ended(lease *v1alpha1.ProxyLease) {
 		}
 	}
 	a.wake()
-}
-
-// announce says that something changed about a proxy. When nobody takes it in, whoever cares finds out by looking.
-func announce(changes chan<- event.TypedGenericEvent[types.NamespacedName], proxy types.NamespacedName) {
-	select {
-	case changes <- event.TypedGenericEvent[types.NamespacedName]{Object: proxy}:
-	default:
-	}
 }
 
 // track keeps the deadline of a bound lease up to what its object says.

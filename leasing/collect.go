@@ -128,7 +128,8 @@ func (a *Allocator) objects() int {
 	return a.followed.len()
 }
 
-// braked tells whether there are too many leases to make more.
+// braked tells whether there are too many leases to make more. It is asked whenever there are fewer, too: the brake is let go
+// when there were few enough at any moment, and not only if somebody calls just then.
 func (a *Allocator) braked() bool {
 	on := a.brake.On(a.objects())
 	if on {

@@ -174,6 +174,39 @@ func TestL26_TheBrakeRefusesCallsUntilThereAreFewerLeases(t *testing.T) {
 	})
 }
 
+// The brake goes by what there was, and not by when somebody asked.
+func TestL26_TheBrakeIsLetGoAlsoIfNobodyAsks(t *testing.T) {
+	const limit = 100
+	inCalm(t, func(a *Allocator) { a.brake.Max = limit }, func(t *testing.T, c *calm) {
+		var held []httpapi.Lease
+		for i := range limit {
+			lease, err := c.lease(i, 600)
+			if err != nil {
+				t.Fatal(err)
+			}
+			held = append(held, lease)
+		}
+		if _, err := c.lease(limit, 600); err == nil {
+			t.Fatal("the brake does not work")
+		}
+		for _, lease := range held[:limit/10] {
+			if err := c.backend.Release(c.ctx, lease.Ref); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i := range 5 { // others, which no brake refuses
+			lease := fixture.Lease("team", fmt.Sprint("cr-", i))
+			if err := c.api.create(lease); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_ = pause(c.ctx, 5*time.Second)
+		if _, err := c.lease(limit+1, 600); err != nil {
+			t.Fatalf("with %d leases: %v", c.exist(), err)
+		}
+	})
+}
+
 // The last reports of a lease count, although it may be deleted as soon as it has ended.
 func TestReportsAreTakenInBeforeAFinishedLeaseIsDeleted(t *testing.T) {
 	inCalm(t, func(*Allocator) {}, func(t *testing.T, c *calm) {

@@ -175,6 +175,7 @@ func (a *Allocator) Release(ctx context.Context, lease *v1alpha1.ProxyLease) err
 		return fmt.Errorf("release: %w", err)
 	}
 	a.finished.Remove(lease.UID)
+	a.braked()
 	a.ended(lease)
 	return nil
 }

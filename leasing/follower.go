@@ -281,6 +281,7 @@ func (a *Allocator) Follow(ctx context.Context) error {
 		}
 		a.followed.see(l)
 		a.followed.forget(l.UID)
+		a.braked()
 	}
 	registration, err := informer.AddEventHandler(handlers(open, a.followed.see, gone))
 	if err != nil {
