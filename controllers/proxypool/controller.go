@@ -115,21 +115,19 @@ func memberChanged(e event.UpdateEvent) bool {
 	if !ok || !ok2 || before.UID != after.UID {
 		return true
 	}
-	condition := func(px *v1alpha1.Proxy, name string) metav1.ConditionStatus {
-		if found := meta.FindStatusCondition(px.Status.Conditions, name); found != nil {
-			return found.Status
-		}
-		return metav1.ConditionUnknown
+	held := func(px *v1alpha1.Proxy) bool { return slices.Contains(px.Finalizers, v1alpha1.FinalizerLeaseDrain) }
+	if !before.DeletionTimestamp.IsZero() && !after.DeletionTimestamp.IsZero() {
+		return held(before) != held(after) || !equality.Semantic.DeepEqual(before.OwnerReferences, after.OwnerReferences)
 	}
-	for _, name := range []string{v1alpha1.ConditionReady, v1alpha1.ConditionUpToDate, v1alpha1.ConditionHealthy, v1alpha1.ConditionDrained} {
-		if condition(before, name) != condition(after, name) {
+	for _, name := range []string{v1alpha1.ConditionReady, v1alpha1.ConditionDrained} {
+		if meta.IsStatusConditionTrue(before.Status.Conditions, name) != meta.IsStatusConditionTrue(after.Status.Conditions, name) {
 			return true
 		}
 	}
-	drained := func(px *v1alpha1.Proxy) bool { return !slices.Contains(px.Finalizers, v1alpha1.FinalizerLeaseDrain) }
 	return before.Generation != after.Generation ||
 		!before.DeletionTimestamp.Equal(after.DeletionTimestamp) ||
-		drained(before) != drained(after) ||
+		outOfDate(before) != outOfDate(after) ||
+		!unhealthySince(before).Equal(unhealthySince(after)) ||
 		!maps.Equal(before.Labels, after.Labels) ||
 		!maps.Equal(annotations(before), annotations(after)) ||
 		waitsForCapacity(before) != waitsForCapacity(after) ||

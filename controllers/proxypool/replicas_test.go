@@ -67,3 +67,42 @@ func TestRefusedMembersAreToldOfByField(t *testing.T) {
 		t.Errorf("Ready is %+v", c)
 	}
 }
+
+// A pool looks when something that it plans with has changed, and at nothing else of the many writes of a life.
+func TestWhatOfAMemberWakesThePool(t *testing.T) {
+	upToDate := func(status metav1.ConditionStatus, reason string) option {
+		return func(px *v1alpha1.Proxy) {
+			meta.SetStatusCondition(&px.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionUpToDate, Status: status, Reason: reason})
+		}
+	}
+	held := func(px *v1alpha1.Proxy) { px.Finalizers = []string{v1alpha1.FinalizerLeaseDrain} }
+	nothing := func(*v1alpha1.Proxy) {}
+	for name, tt := range map[string]struct {
+		before, after []option
+		wakes         bool
+	}{
+		"it becomes ready":           {[]option{unhealthy}, []option{ready}, true},
+		"it is ready no more":        {[]option{ready}, []option{unhealthy}, true},
+		"it is not ready yet":        {[]option{nothing}, []option{condition(v1alpha1.ConditionReady, metav1.ConditionFalse)}, false},
+		"it is provisioned":          {[]option{nothing}, []option{condition(v1alpha1.ConditionProvisioned, metav1.ConditionTrue)}, false},
+		"it is up to date":           {[]option{nothing}, []option{upToDate(metav1.ConditionTrue, "UpToDate")}, false},
+		"its secret has changed":     {[]option{ready}, []option{ready, upToDate(metav1.ConditionFalse, v1alpha1.ReasonSpecChanged)}, true},
+		"it becomes unhealthy":       {[]option{unhealthy}, []option{unhealthy, sick(0)}, true},
+		"it is unhealthy anew":       {[]option{sick(0)}, []option{sick(1)}, true},
+		"a probe says nothing new":   {[]option{sick(0)}, []option{sick(0), cooling(1)}, false},
+		"it is empty":                {[]option{ready}, []option{ready, condition(v1alpha1.ConditionDrained, metav1.ConditionTrue)}, true},
+		"it drains":                  {[]option{ready}, []option{ready, condition(v1alpha1.ConditionDrained, metav1.ConditionFalse)}, false},
+		"it is being deleted":        {[]option{ready}, []option{ready, deleting}, true},
+		"its deletion goes on":       {[]option{ready, deleting}, []option{unhealthy, deleting}, false},
+		"its deletion is let go":     {[]option{ready, deleting, held}, []option{ready, deleting}, true},
+		"its cost changes":           {[]option{ready}, []option{ready, cost(1)}, true},
+		"the provider notes its aim": {[]option{ready, cost(1)}, []option{ready, cost(1), func(px *v1alpha1.Proxy) { px.Annotations[v1alpha1.AnnotationFirstIntent] = "x" }}, false},
+		"somebody takes it away":     {[]option{ready, deleting}, []option{ready, deleting, func(px *v1alpha1.Proxy) { px.OwnerReferences = nil }}, true},
+	} {
+		pool := newPool(1)
+		before, after := memberOf(pool, "a", tt.before...), memberOf(pool, "a", tt.after...)
+		if got := memberChanged(event.UpdateEvent{ObjectOld: before, ObjectNew: after}); got != tt.wakes {
+			t.Errorf("%s: wakes %v, want %v", name, got, tt.wakes)
+		}
+	}
+}
