@@ -113,6 +113,13 @@ func (a *simAPI) since(n int) <-chan struct{} {
 	return a.grown
 }
 
+func (a *simAPI) exclusive(id simID) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	lease, ok := a.objects[id].(*v1alpha1.ProxyLease)
+	return ok && lease.Spec.Mode == v1alpha1.LeaseExclusive
+}
+
 func (a *simAPI) get(id simID, into client.Object) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -276,7 +283,7 @@ func (c *simConn) call(ctx context.Context, verb string, id simID, commit func()
 	back := time.Duration(1+r.IntN(20_000_000)) * time.Nanosecond
 	late := time.Duration(r.IntN(40_000)) * time.Millisecond
 	if c.proc.world.storm() {
-		late = simLeaseDuration + time.Duration(r.IntN(12_000)-8_000)*time.Millisecond
+		late = simLeaseDuration + time.Duration(r.IntN(12_000)-2_000)*time.Millisecond
 	}
 	fate := r.IntN(100)
 	if fate >= c.proc.world.badness() {
@@ -286,7 +293,9 @@ func (c *simConn) call(ctx context.Context, verb string, id simID, commit func()
 	}
 	reads := verb == "get" || verb == "list"
 	blow := strike(none)
-	if !reads && verb != "delete" {
+	// What lands late does most harm when it is the binding of an exclusive lease.
+	binding := strike(c.proc.strike.Load()) == unanswered
+	if verb == "create" && !binding || verb == "apply" && id.kind == "ProxyLease" && (!binding || c.api.exclusive(id)) {
 		blow = strike(c.proc.strike.Swap(int32(none)))
 	}
 	switch blow {
@@ -460,8 +469,8 @@ func (w *simWorld) listed(by string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, commit := range w.late {
-		if r.IntN(2) == 0 {
-			time.AfterFunc(time.Duration(r.IntN(200))*time.Millisecond, commit)
+		if r.IntN(4) > 0 {
+			time.AfterFunc(time.Duration(r.IntN([]int{50, 50, 300}[r.IntN(3)]))*time.Millisecond, commit)
 		}
 	}
 	w.late = nil

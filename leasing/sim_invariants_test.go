@@ -6,6 +6,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -88,8 +89,9 @@ func (w *simWorld) ordered() {
 	}
 }
 
-// simulate runs schedules, several at a time, and tells how many of them show doubles. check is called for each.
-func simulate(t *testing.T, runs int, change func(*simWorld), check func(*simWorld)) (doubled, granted int) {
+// simulate runs schedules, several at a time, and tells how many of them show doubles. check is called for each; no more
+// begin after it was false.
+func simulate(t *testing.T, runs int, change func(*simWorld), check func(*simWorld) (goOn bool)) (doubled, granted int) {
 	first := *simFirst
 	switch {
 	case *simSeed != 0:
@@ -103,6 +105,7 @@ func simulate(t *testing.T, runs int, change func(*simWorld), check func(*simWor
 	defer debug.SetGCPercent(debug.SetGCPercent(400))
 	seeds := make(chan uint64)
 	var mu sync.Mutex
+	var enough atomic.Bool
 	var workers sync.WaitGroup
 	for range 2 {
 		workers.Go(func() {
@@ -114,25 +117,30 @@ func simulate(t *testing.T, runs int, change func(*simWorld), check func(*simWor
 				if len(w.doubles) > 0 {
 					doubled++
 				}
-				check(w)
+				if !check(w) {
+					enough.Store(true)
+				}
 				mu.Unlock()
 			}
 		})
 	}
-	for seed := first; seed < first+uint64(runs); seed++ {
+	ran := 0
+	for seed := first; seed < first+uint64(runs) && !enough.Load(); seed++ {
 		seeds <- seed
+		ran++
 	}
 	close(seeds)
 	workers.Wait()
-	t.Logf("%d schedules, %d grants, doubles in %d", runs, granted, doubled)
+	t.Logf("%d schedules, %d grants, doubles in %d", ran, granted, doubled)
 	return doubled, granted
 }
 
 // kept fails the test for every promise that a schedule has broken.
-func kept(t *testing.T) func(*simWorld) {
-	return func(w *simWorld) {
+func kept(t *testing.T) func(*simWorld) bool {
+	return func(w *simWorld) bool {
 		for _, problem := range append(w.doubles, w.broken...) {
 			t.Errorf("seed %d (-sim.seed=%d): %s", w.seed, w.seed, problem)
 		}
+		return true
 	}
 }

@@ -96,13 +96,13 @@ const (
 	unanswered           // the write is carried out much later
 )
 
-// hit lets it happen, if the process writes within a second.
+// hit lets it happen, if the process writes a grant within some seconds.
 func (p *simProcess) hit(s strike) (happened bool) {
 	p.strike.Store(int32(s))
 	select {
 	case <-p.struck:
 		return true
-	case <-time.After(time.Second):
+	case <-time.After(4 * time.Second):
 	}
 	if p.strike.Swap(int32(none)) == int32(none) { // just now
 		<-p.struck
