@@ -23,6 +23,8 @@ const (
 	// maxBatch is the most calls of one kind that run at the same time for one pool. Creates begin with one and double, so
 	// that a refusal is met once and not a hundred times.
 	maxBatch = 16
+	// maxUnchecked is the most creates between two looks at whether the pool still wants them.
+	maxUnchecked = 4 * maxBatch
 	// countInterval is how rarely the status counts leases: they change far more often than anybody reads them.
 	countInterval = 10 * time.Second
 	// unknownLeasesRequeue is how soon a pool that must delete something asks again for the leases, while leasing recovers
@@ -282,12 +284,12 @@ func (r *Reconciler) create(ctx context.Context, mem *memory, pool *v1alpha1.Pro
 	var mu sync.Mutex
 	created := 0
 	rest := plan.Creates
-	for batch := 1; len(rest) > 0 && err == nil; batch = min(2*batch, maxBatch) {
+	for batch := 1; len(rest) > 0 && err == nil; batch = min(2*batch, maxUnchecked) {
 		if _, err := r.checkPool(ctx, pool); err != nil {
 			return collisions, err
 		}
 		n := min(batch, len(rest))
-		err = inBatches(rest[:n], n, func(name string) error {
+		err = untilError(rest[:n], maxBatch, func(name string) error {
 			px := newProxy(pool, name, plan.Status.UpdateRevision)
 			outcome, err := r.createMember(ctx, pool, px)
 			if err != nil {
@@ -373,20 +375,4 @@ func (r *Reconciler) createMember(ctx context.Context, pool *v1alpha1.ProxyPool,
 	default:
 		return memberExists, nil
 	}
-}
-
-// inBatches calls do for every item, at most size at a time, and joins the errors.
-func inBatches[T any](items []T, size int, do func(T) error) error {
-	errs := make([]error, len(items))
-	var running sync.WaitGroup
-	slots := make(chan struct{}, max(size, 1))
-	for i, item := range items {
-		slots <- struct{}{}
-		running.Go(func() {
-			defer func() { <-slots }()
-			errs[i] = do(item)
-		})
-	}
-	running.Wait()
-	return errors.Join(errs...)
 }

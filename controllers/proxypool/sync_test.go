@@ -103,6 +103,24 @@ func TestP18_RefusedCreatesStopEarly(t *testing.T) {
 	}
 }
 
+// However large the batches have become: once one create is refused, those that run are the last.
+func TestP18_RefusalsEndALargeBatch(t *testing.T) {
+	pool := newPool(500)
+	f := &faults{create: func(n int64) (bool, error) {
+		if n > 300 {
+			return false, apierrors.NewForbidden(v1alpha1.Resource("proxies"), "p", errors.New("exceeded quota"))
+		}
+		return true, nil
+	}}
+	r, c, _ := newFakePool(t, pool, f)
+	if _, err := reconcilePool(t, r, pool); !apierrors.IsForbidden(err) {
+		t.Fatalf("error %v, want the refusal", err)
+	}
+	if tried, made := f.count.Load(), countProxies(t, c); tried > 300+2*maxBatch || made != 300 {
+		t.Errorf("%d creates were tried and %d took effect, want few after 300", tried, made)
+	}
+}
+
 // A create whose answer is lost took effect, and its proxy is found and not made twice.
 func TestLostAnswersOfCreates(t *testing.T) {
 	pool := newPool(10)
