@@ -291,6 +291,11 @@ func (c *simConn) call(ctx context.Context, verb string, id simID, commit func()
 	} else {
 		fate = r.IntN(8)
 	}
+	if meet := c.proc.world.meet; meet != nil {
+		if err, met := meet(c.proc, verb, id, commit); met {
+			return err
+		}
+	}
 	reads := verb == "get" || verb == "list"
 	blow := strike(none)
 	// What lands late does most harm when it is the binding of an exclusive lease.
