@@ -19,5 +19,8 @@ func TestMain(m *testing.M) {
 	if text := os.Getenv(managersVariable); text != "" {
 		os.Exit(runManagers(text))
 	}
+	if text := os.Getenv(echoVariable); text != "" {
+		os.Exit(runEcho(text))
+	}
 	os.Exit(testenv.Run(m))
 }
