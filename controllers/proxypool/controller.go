@@ -60,6 +60,7 @@ type Reconciler struct {
 	Recorder  events.EventRecorder
 
 	memories memories
+	reports  reports
 	demand   *prometheus.GaugeVec
 }
 
@@ -77,6 +78,7 @@ func Add(ctx context.Context, mgr manager.Manager, o Options) error {
 	err := ctrl.NewControllerManagedBy(mgr).Named(controllerName).
 		For(&v1alpha1.ProxyPool{}, builder.WithPredicates(predicate.Funcs{UpdateFunc: poolChanged})).
 		Owns(&v1alpha1.Proxy{}, builder.WithPredicates(predicate.Funcs{UpdateFunc: memberChanged})).
+		Watches(&v1alpha1.ProxyLease{}, r.leaseHandler(), builder.WithPredicates(predicate.Funcs{UpdateFunc: leaseReported})).
 		Complete(tracing.Reconciler(controllerName, r))
 	if err != nil {
 		return fmt.Errorf("add the %s controller: %w", controllerName, err)

@@ -58,7 +58,7 @@ func (p *planner) undrain(n int) (taken int) {
 	var candidates []member
 	for _, m := range p.all {
 		if m.drainedByPool() != nil && len(m.Spec.DrainRequests) == 1 && !m.deleting && !m.stale && m.unhealthySince.IsZero() &&
-			!passed(m.bestBefore(p.in.Pool.Spec.Recycle), p.in.Now) {
+			!m.badlyReported(p.in.Pool.Spec.Recycle, p.in.Now) && !passed(m.bestBefore(p.in.Pool.Spec.Recycle), p.in.Now) {
 			candidates = append(candidates, m)
 		}
 	}

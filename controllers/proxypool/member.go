@@ -42,6 +42,7 @@ type member struct {
 	ready     bool
 	available bool
 	leases    int
+	reports   []Report
 	cooling   int
 	cost      int
 	// trouble orders members that do not work: lower goes first.
@@ -77,6 +78,9 @@ func (in *Input) newMember(px *v1alpha1.Proxy, updateRevision string) member {
 	}
 	if in.Leases != nil {
 		m.leases = in.Leases(px.UID)
+	}
+	if recycle := in.Pool.Spec.Recycle; in.Reports != nil && recycle != nil && recycle.AfterReports != nil {
+		m.reports = in.Reports(px.UID)
 	}
 	for _, cooldown := range px.Status.Cooldowns {
 		if cooldown.UntilTime != nil && cooldown.UntilTime.After(in.Now) {

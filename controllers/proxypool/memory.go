@@ -39,6 +39,8 @@ type memory struct {
 	looked liveView
 	// overdue is when the oldest of them should have become visible; zero when there are none.
 	overdue time.Time
+	// refused is why the last create was not taken; "" once one was.
+	refused string
 	// blocked are names held by something else, and until when that is believed.
 	blocked map[string]time.Time
 	// countedTime is when leases were last counted for the status.

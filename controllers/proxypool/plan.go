@@ -31,6 +31,7 @@ const (
 	reasonRollout   = "Rollout"
 	reasonMaxAge    = "MaxAge"
 	reasonUnhealthy = "Unhealthy"
+	reasonReported  = "Reported"
 )
 
 // Input is all that a plan is made from.
@@ -44,8 +45,12 @@ type Input struct {
 	Blocked map[string]bool
 	// Collisions that were met since the status was written.
 	Collisions int32
+	// Refused is why the API server does not take new members; "" when it does.
+	Refused string
 	// Leases that hold a member; nil when nobody counts them.
 	Leases func(types.UID) int
+	// Reports on a member; nil when nobody takes them in.
+	Reports func(types.UID) []Report
 	// Counts of the pool as a whole, for the status.
 	Leased, Pending int32
 	Now             time.Time

@@ -11,7 +11,7 @@ import (
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
 )
 
-// Which members are to be replaced, and why. A rollout, the greatest age and lasting ill health share one budget, that of
+// Which members are to be replaced, and why. A rollout, the greatest age, reports and lasting ill health share one budget, that of
 // spec.strategy: a member is due or not, and roll does the rest.
 
 const (
@@ -37,6 +37,8 @@ func (p *planner) markDue() {
 			// It is the probe target or the uplink that is down, and successors would be no better.
 		case passed(m.unhealthyUntil(spec.Remediation), p.in.Now):
 			m.due = reasonUnhealthy
+		case m.badlyReported(spec.Recycle, p.in.Now):
+			m.due = reasonReported
 		case passed(m.bestBefore(spec.Recycle), p.in.Now):
 			m.due = reasonMaxAge
 		}
@@ -111,7 +113,7 @@ func (p *planner) setRemediationAllowed() {
 		meta.RemoveStatusCondition(&p.plan.Status.Conditions, v1alpha1.ConditionRemediationAllowed)
 	case n > most:
 		p.set(v1alpha1.ConditionRemediationAllowed, metav1.ConditionFalse, v1alpha1.ReasonTooManyUnhealthy,
-			"More than %d proxies are unhealthy at once (spec.remediation.maxUnhealthy), so none is replaced for its age or health: see whether what they are probed with works.", most)
+			"More than %d proxies are unhealthy at once (spec.remediation.maxUnhealthy), so none is replaced for its age, for reports or for its health: see whether what they are probed with works.", most)
 	default:
 		p.set(v1alpha1.ConditionRemediationAllowed, metav1.ConditionTrue, v1alpha1.ReasonWithinLimit, "At most %d proxies are unhealthy.", most)
 	}

@@ -116,10 +116,13 @@ func (p *planner) refusedMember() string {
 			name, text = m.Name, reason
 		}
 	}
-	if name == "" {
-		return ""
+	switch {
+	case name != "":
+		return fmt.Sprintf(" Proxy %s: %s", name, text)
+	case p.in.Refused != "":
+		return " " + p.in.Refused
 	}
-	return fmt.Sprintf(" Proxy %s: %s", name, text)
+	return ""
 }
 
 // refusal is why a proxy that has no instance is not given one; "" when nobody refuses.

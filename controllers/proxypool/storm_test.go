@@ -22,7 +22,7 @@ import (
 const (
 	// stormDrain is how long leases have to end in the storm, stormTime how long it rages.
 	stormDrain = 4 * time.Second
-	stormTime  = 40 * time.Second
+	stormTime  = 48 * time.Second
 	// stormHolders lease by the HTTP API's backend, stormObjects by object, from both pools by one label.
 	stormHolders = 10
 	stormObjects = 3
@@ -55,7 +55,8 @@ func wait(ctx context.Context, d time.Duration) {
 }
 
 // Two pools whose proxies are leased by one label. One is scaled, rolled out, rolled back and restarted all the time, the other
-// one scaled while all of its members reach their greatest age; and many holders lease, some of whom never let go.
+// one scaled while all of its members reach their greatest age; a person deletes proxies; and many holders lease, some of whom
+// never let go.
 func TestP1_AllocationStormDuringScaleDownRolloutAndRecycling(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	if text := os.Getenv("EGRESS_STORM_SEED"); text != "" {
@@ -112,6 +113,22 @@ func TestP1_AllocationStormDuringScaleDownRolloutAndRecycling(t *testing.T) {
 				t.Errorf("change the pool: %v", err)
 			}
 			wait(ctx, r.between(3*time.Second, 8*time.Second))
+		}
+	})
+	storm.Go(func() {
+		for ctx.Err() == nil {
+			wait(ctx, r.between(2*time.Second, 6*time.Second))
+			list := &v1alpha1.ProxyList{}
+			if err := f.env.Client.List(ctx, list, client.InNamespace(f.namespace)); err != nil || len(list.Items) == 0 {
+				continue
+			}
+			px := &list.Items[r.intN(len(list.Items))]
+			saw.mu.Lock()
+			saw.byHand[px.UID] = true
+			saw.mu.Unlock()
+			if err := f.env.Client.Delete(ctx, px); client.IgnoreNotFound(err) != nil && ctx.Err() == nil {
+				t.Errorf("delete %s: %v", px.Name, err)
+			}
 		}
 	})
 	storm.Wait()

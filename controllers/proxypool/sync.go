@@ -62,6 +62,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		if apierrors.IsNotFound(err) {
 			r.memories.forget(req.NamespacedName)
 			r.forgetDemand(req.NamespacedName)
+			r.reports.forget(req.NamespacedName)
 			return reconcile.Result{}, nil
 		}
 		return reconcile.Result{}, fmt.Errorf("get pool %s: %w", req.NamespacedName, err)
@@ -82,7 +83,9 @@ func (r *Reconciler) sync(ctx context.Context, pool *v1alpha1.ProxyPool) (reconc
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	in := Input{Pool: pool, Now: r.Clock.Now()}
+	key := client.ObjectKeyFromObject(pool)
+	in := Input{Pool: pool, Now: r.Clock.Now(), Reports: func(uid types.UID) []Report { return r.reports.of(key, uid) }}
+	r.reports.keep(key, mem.view(cached, in.Now))
 	leasesKnown := r.countLeases(mem, &in)
 	plan := r.plan(mem, cached, &in)
 	if mem.doubtful(in.Now) && (plan.acts() || mem.pending()) {
@@ -123,7 +126,7 @@ func (p *Plan) acts() bool {
 func (r *Reconciler) plan(mem *memory, cached []*v1alpha1.Proxy, in *Input) Plan {
 	in.Members = mem.view(cached, in.Now)
 	in.Deleted = mem.deleted
-	in.Blocked = mem.blockedNames()
+	in.Blocked, in.Refused = mem.blockedNames(), mem.refused
 	return MakePlan(*in)
 }
 
@@ -292,11 +295,13 @@ func (r *Reconciler) create(ctx context.Context, mem *memory, pool *v1alpha1.Pro
 		err = untilError(rest[:n], maxBatch, func(name string) error {
 			px := newProxy(pool, name, plan.Status.UpdateRevision)
 			outcome, err := r.createMember(ctx, pool, px)
-			if err != nil {
-				return err
-			}
 			mu.Lock()
 			defer mu.Unlock()
+			if err != nil {
+				mem.refused = err.Error()
+				return err
+			}
+			mem.refused = ""
 			switch outcome {
 			case nameTaken, memberLeaving:
 				collisions++

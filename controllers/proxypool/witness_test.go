@@ -31,13 +31,15 @@ type witnessed struct {
 type witness struct {
 	mu     sync.Mutex
 	events []witnessed
+	// byHand are proxies that a person deleted.
+	byHand map[types.UID]bool
 }
 
 func (f *fleet) watch() *witness {
 	f.t.Helper()
 	c, err := client.NewWithWatch(f.env.Config, client.Options{Scheme: f.env.Client.Scheme()})
 	f.must(err)
-	w := &witness{}
+	w := &witness{byHand: map[types.UID]bool{}}
 	var done sync.WaitGroup
 	var stops []func()
 	for _, list := range []client.ObjectList{&v1alpha1.ProxyPoolList{}, &v1alpha1.ProxyList{}, &v1alpha1.ProxyLeaseList{}} {
@@ -76,6 +78,9 @@ type testimony struct {
 	// deadlines are the latest that a drain request ever gave.
 	deadlines map[types.UID]time.Time
 	leases    map[types.UID]*v1alpha1.ProxyLease
+	byHand    map[types.UID]bool
+	// taken is when a person took a proxy away.
+	taken []time.Time
 
 	granted, revoked, drained, undrained, deleted int
 }
@@ -96,6 +101,7 @@ func (w *witness) check(t *testing.T, drain time.Duration) *testimony {
 	s := &testimony{
 		t: t, drain: drain, pools: map[types.UID][]poolVersion{}, proxies: map[types.UID]*v1alpha1.Proxy{}, all: map[types.UID]*v1alpha1.Proxy{},
 		deadlines: map[types.UID]time.Time{}, leases: map[types.UID]*v1alpha1.ProxyLease{},
+		byHand: w.byHand,
 	}
 	for _, e := range w.events {
 		switch object := e.object.(type) {
@@ -173,6 +179,10 @@ func (s *testimony) left(pool types.UID, before, px *v1alpha1.Proxy, e witnessed
 	if !meta.IsStatusConditionTrue(before.Status.Conditions, v1alpha1.ConditionReady) {
 		return
 	}
+	if s.byHand[px.UID] && (e.gone || !px.DeletionTimestamp.IsZero()) {
+		s.taken = append(s.taken, e.at)
+		return
+	}
 	working, least := 0, 1<<30
 	for _, other := range s.proxies {
 		if metav1.GetControllerOf(other).UID == pool && staying(other) && meta.IsStatusConditionTrue(other.Status.Conditions, v1alpha1.ConditionReady) {
@@ -181,6 +191,12 @@ func (s *testimony) left(pool types.UID, before, px *v1alpha1.Proxy, e witnessed
 	}
 	for _, spec := range s.recent(pool, e.at) {
 		least = min(least, int(*spec.Replicas)-unavailableOf(spec))
+	}
+	for _, at := range s.taken {
+		// The pool may not have known.
+		if at.After(e.at.Add(-hindsight)) {
+			least--
+		}
 	}
 	if working < least {
 		s.t.Errorf("version %d: giving up %s (%v) left %d that work, want at least %d", e.version, px.Name, px.Spec.DrainRequests, working, least)
