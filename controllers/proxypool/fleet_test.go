@@ -37,6 +37,7 @@ type fleet struct {
 	class     string
 	cloud     *fake.Cloud
 	allocator *leasing.Allocator
+	engine    *wellness
 }
 
 func startFleet(t *testing.T) *fleet {
@@ -94,7 +95,7 @@ func (f *fleet) start(mgr ctrlmanager.Manager) {
 func (f *fleet) startCore() {
 	f.t.Helper()
 	mgr, realClock, namespaces := f.newManager(manager.Core()), clock.RealClock{}, []string{f.namespace}
-	engine := newWellness()
+	f.engine = newWellness()
 	// They are never contacted.
 	defaults, err := health.NewDefaults(health.DefaultTargetURLs, "", nil)
 	f.must(err)
@@ -105,7 +106,7 @@ func (f *fleet) startCore() {
 	f.must(err)
 	f.must(mgr.Add(f.allocator))
 	f.must(proxy.Add(f.t.Context(), mgr, proxy.Options{
-		Namespaces: namespaces, ControllerName: v1alpha1.DefaultControllerName, Health: engine, HealthDefaults: defaults,
+		Namespaces: namespaces, ControllerName: v1alpha1.DefaultControllerName, Health: f.engine, HealthDefaults: defaults,
 		Leases: f.allocator, LeaseChanges: f.allocator.LeaseChanges(), Clock: realClock,
 	}))
 	f.must(providerclass.Add(f.t.Context(), mgr, providerclass.Options{ControllerName: v1alpha1.DefaultControllerName, Clock: realClock}))
@@ -182,7 +183,7 @@ func (f *fleet) members(pool *v1alpha1.ProxyPool) []v1alpha1.Proxy {
 	return out
 }
 
-// wellness is a health engine for which every instance works.
+// wellness is a health engine for which every instance works, until it falls.
 type wellness struct {
 	mu       sync.Mutex
 	verdicts map[types.UID]health.Verdict
@@ -203,6 +204,16 @@ func (w *wellness) Upsert(target health.Target) {
 		InstanceID: target.InstanceID, Known: true, Healthy: true, Reason: "Test", Message: "It works.", AccessRestricted: new(true), LastTransition: time.Now(),
 	}
 	w.changes <- event.TypedGenericEvent[types.NamespacedName]{Object: target.Key}
+}
+
+// fall makes the instance of a proxy unhealthy.
+func (w *wellness) fall(px *v1alpha1.Proxy) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	v := w.verdicts[px.UID]
+	v.Healthy, v.Reason, v.Message, v.LastTransition = false, "Fallen", "It does not work.", time.Now()
+	w.verdicts[px.UID] = v
+	w.changes <- event.TypedGenericEvent[types.NamespacedName]{Object: client.ObjectKeyFromObject(px)}
 }
 
 func (w *wellness) Remove(uid types.UID) {

@@ -2,6 +2,7 @@ package proxypool
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -112,6 +113,52 @@ func TestP3_HoldersThatStayAreRevokedAtTheDeadline(t *testing.T) {
 		told := f.told()
 		for name := range deadlines {
 			if told["Draining proxy "+name+", which is leased: ScaleDown"] == 0 || told["Deleted proxy "+name+": ScaleDown"] == 0 {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// Five become two: the one that does not work goes first, idle ones next, leased ones last, and events tell each choice.
+func TestT6_TheLeastMissedMembersGoFirst(t *testing.T) {
+	f := startFleet(t)
+	pool := f.pool("eu", 5, time.Minute, nil)
+	f.settled(pool, 5)
+	members := f.members(pool)
+	leased := map[string]bool{}
+	for i := range 2 {
+		lease := f.lease(fmt.Sprint("holder-", i), "eu")
+		leased[lease.Status.ProxyRef.Name] = true
+	}
+	if len(leased) != 2 {
+		t.Fatalf("leased are %v, want two", leased)
+	}
+	sickest := members[slices.IndexFunc(members, func(px v1alpha1.Proxy) bool { return !leased[px.Name] })]
+	f.engine.fall(&sickest)
+	waitFor(t, sickest.Name+" to be unhealthy", func() bool { return getPool(t, f.env, pool).Status.Ready == 4 })
+	names := func() (out []string) {
+		for _, px := range f.members(pool) {
+			out = append(out, px.Name)
+		}
+		return out
+	}
+	scale(t, f.env, pool, 4)
+	f.settled(pool, 4)
+	if slices.Contains(names(), sickest.Name) {
+		t.Errorf("of %v, %s stayed, which does not work", names(), sickest.Name)
+	}
+	scale(t, f.env, pool, 2)
+	f.settled(pool, 2)
+	for _, name := range names() {
+		if !leased[name] {
+			t.Errorf("%s stayed, which is idle", name)
+		}
+	}
+	waitFor(t, "an event for each", func() bool {
+		told := f.told()
+		for _, px := range members {
+			if !leased[px.Name] && told["Deleted proxy "+px.Name+": "+reasonScaleDown] == 0 {
 				return false
 			}
 		}
