@@ -9,11 +9,13 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"pgregory.net/rapid"
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
 	"crawl.example.com/egress-proxies-operator/leasing/internal/fixture"
+	"crawl.example.com/egress-proxies-operator/leasing/record"
 )
 
 // model is the API server as a sequential program sees it, and the ledger's duty in one line: what is on the server plus
@@ -26,6 +28,74 @@ type model struct {
 	proxies  map[string]*v1alpha1.Proxy
 	sequence int
 	now      time.Time
+}
+
+// exclusives is how many exclusive leases a proxy carries.
+func (m *model) exclusives(name string) (n int) {
+	for _, res := range m.writing {
+		if res.Binding.ProxyName == name && res.Mode == v1alpha1.LeaseExclusive {
+			n++
+		}
+	}
+	for _, lease := range m.stored {
+		if lease.Status.Phase == "" && lease.Spec.Grant.ProxyName == name && lease.Spec.Mode == v1alpha1.LeaseExclusive {
+			n++
+		}
+	}
+	return n
+}
+
+// load is how many leases a proxy carries by what is stored and being written.
+func (m *model) load(name string) (n int) {
+	for _, res := range m.writing {
+		if res.Binding.ProxyName == name {
+			n++
+		}
+	}
+	for _, lease := range m.stored {
+		if lease.Status.Phase == "" && lease.Spec.Grant.ProxyName == name {
+			n++
+		}
+	}
+	return n
+}
+
+// may tells whether a request may be given a proxy, claims left aside.
+func (m *model) may(px *v1alpha1.Proxy, r Request) bool {
+	load, limit := m.load(px.Name), int(*px.Spec.Capacity)
+	switch {
+	case Closed(px) != "", limit > 0 && load >= limit, m.exclusives(px.Name) > 0, r.Mode == v1alpha1.LeaseExclusive && load > 0:
+		return false
+	case r.ProxyName != "" && r.ProxyName != px.Name, slices.Contains(r.Excluded, px.Name):
+		return false
+	}
+	for _, c := range px.Status.Cooldowns {
+		if slices.Contains(r.Targets, c.Target) && c.UntilTime.After(m.now) {
+			return false
+		}
+	}
+	return true
+}
+
+// judge checks an answer of the ledger: what it gives may be given, and has the least load of all that may; it refuses only
+// when there is none, or others have claimed it.
+func (m *model) judge(t *rapid.T, l *Ledger, r Request, res Reservation, err error) {
+	if err == nil {
+		if px := m.proxies[res.Binding.ProxyName]; !m.may(px, r) {
+			t.Fatalf("%s was given to %+v", px.Name, r)
+		}
+	}
+	for name, px := range m.proxies {
+		if !m.may(px, r) || l.proxies[types.NamespacedName{Namespace: ns, Name: name}].claim != "" {
+			continue
+		}
+		if err != nil {
+			t.Fatalf("%s may be given to %+v, and it was refused: %v", name, r, err)
+		}
+		if given := res.Binding.ProxyName; name != given && m.load(name) < m.load(given) && r.Claim == "" {
+			t.Fatalf("%s was given although %s carries less", given, name)
+		}
+	}
 }
 
 func (m *model) next() string {
@@ -69,7 +139,17 @@ func TestLedgerAgainstModel(t *testing.T) {
 				if r.Mode == v1alpha1.LeaseExclusive && rapid.Bool().Draw(t, "waited") {
 					r.Claim = rapid.SampledFrom([]string{"one", "two"}).Draw(t, "claim")
 				}
+				if rapid.IntRange(0, 3).Draw(t, "pin") == 0 {
+					r.ProxyName, r.Selector = rapid.SampledFrom([]string{"p0", "p1", "p2", "none"}).Draw(t, "proxy"), nil
+				}
+				if rapid.Bool().Draw(t, "target") {
+					r.Targets = []string{rapid.SampledFrom([]string{"x", "y"}).Draw(t, "name")}
+				}
+				if rapid.IntRange(0, 3).Draw(t, "exclude") == 0 {
+					r.Excluded = []string{rapid.SampledFrom([]string{"p0", "p1", "p2"}).Draw(t, "excluded")}
+				}
 				res, err := l.Reserve(r, m.now)
+				m.judge(t, l, r, res, err)
 				if key := claimed[res.Binding.ProxyName]; err == nil && key != "" && key != r.Claim {
 					t.Fatalf("%s was given to %+v, although %s claims it", res.Binding.ProxyName, r, key)
 				}
@@ -102,9 +182,60 @@ func TestLedgerAgainstModel(t *testing.T) {
 				name := pick(t, slices.Collect(maps.Keys(m.proxies)))
 				px := m.proxies[name].DeepCopy()
 				px.ResourceVersion = m.next()
+				px.Spec.Capacity = new(int32(rapid.IntRange(0, 4).Draw(t, "capacity")))
+				px.Spec.DrainRequests = nil
+				if rapid.IntRange(0, 3).Draw(t, "drains") == 0 {
+					px.Spec.DrainRequests = []v1alpha1.DrainRequest{{Requester: "test"}}
+				}
+				px.Status.Cooldowns = nil
+				if rapid.Bool().Draw(t, "cools") {
+					px.Status.Cooldowns = []v1alpha1.Cooldown{{
+						Target: rapid.SampledFrom([]string{"x", "y"}).Draw(t, "for"), InstanceID: record.InstanceID(px),
+						UntilTime: &metav1.Time{Time: m.now.Add(time.Duration(rapid.IntRange(-60, 600).Draw(t, "until")) * time.Second)},
+					}}
+				}
+				if rapid.IntRange(0, 5).Draw(t, "unready") == 0 {
+					fixture.Unready(px)
+				} else {
+					px.Status.Conditions = fixture.ReadyStatus("i", "192.0.2.1").Conditions
+				}
+				old := m.proxies[name]
 				px.Spec.Leasing = rapid.SampledFrom([]v1alpha1.LeasingMode{v1alpha1.LeasingEnabled, v1alpha1.LeasingDisabled}).Draw(t, "leasing")
 				m.proxies[name] = px
 				l.ObserveProxy(px)
+				l.ObserveProxy(old) // a late event
+			},
+			"another's deletion": func(t *rapid.T) {
+				name := pick(t, slices.Concat(slices.Collect(maps.Keys(m.stored)), slices.Collect(maps.Keys(m.writing))))
+				l.DeleteLease(fixture.Lease(ns, name, func(l *v1alpha1.ProxyLease) { l.UID = "a namesake that is gone" }))
+				l.Released(types.NamespacedName{Namespace: ns, Name: name}, "another one", m.now)
+				l.DeleteProxy(fixture.Proxy(ns, "p0", func(px *v1alpha1.Proxy) { px.UID = "former" }))
+			},
+			"a former leader's creation lands": func(t *rapid.T) {
+				m.sequence++
+				name := fmt.Sprint("l", m.sequence)
+				px := m.proxies[pick(t, slices.Collect(maps.Keys(m.proxies)))]
+				mode := rapid.SampledFrom([]v1alpha1.LeaseMode{v1alpha1.LeaseShared, v1alpha1.LeaseExclusive}).Draw(t, "mode")
+				lease := granted(Reservation{
+					Lease: types.NamespacedName{Namespace: ns, Name: name}, Mode: mode,
+					Binding: record.Binding{ProxyName: px.Name, ProxyUID: px.UID, Epoch: 0, Seq: int64(m.sequence)},
+				}, m.next())
+				clash := l.Load(px.UID) > 0 && (mode == v1alpha1.LeaseExclusive || m.exclusives(px.Name) > 0)
+				l.ObserveLease(lease)
+				if clash == l.Admits(types.NamespacedName{Namespace: ns, Name: name}, lease.UID) {
+					t.Fatalf("%s lands on %s, which carries %d leases; admitted: %v", mode, px.Name, l.Load(px.UID)-1, !clash)
+				}
+				if out := l.TakeOutcasts(); (len(out) == 1 && out[0].UID == lease.UID) != clash {
+					t.Fatalf("outcasts %+v", out)
+				}
+				if clash { // the leader revokes it at once
+					ended := lease.DeepCopy()
+					ended.ResourceVersion = m.next()
+					ended.Status.Phase = v1alpha1.LeaseRevoked
+					l.Finish(ended)
+					lease = ended
+				}
+				m.stored[name] = lease
 			},
 			"written": func(t *rapid.T) {
 				name := pick(t, slices.Collect(maps.Keys(m.writing)))
@@ -181,7 +312,7 @@ func TestLedgerAgainstModel(t *testing.T) {
 					if got := l.Load(px.UID); got != want {
 						t.Fatalf("load of %s is %d, want %d", name, got, want)
 					}
-					if want > int(*px.Spec.Capacity) || (exclusives > 0 && want > 1) {
+					if exclusives > 0 && want > 1 {
 						t.Fatalf("%s carries %d leases, %d of them exclusive", name, want, exclusives)
 					}
 				}
