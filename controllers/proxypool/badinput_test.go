@@ -155,3 +155,39 @@ func TestProxiesOfForeignOwnersAreNeitherTakenNorDeleted(t *testing.T) {
 		t.Error("the member with another owner besides was kept")
 	}
 }
+
+// What `kubectl delete --cascade=orphan` leaves are ordinary proxies with their instances and their leases, and no pool of the
+// same name takes them.
+func TestOrphanedMembersBecomeOrdinaryProxies(t *testing.T) {
+	f := startFleet(t)
+	f.env.ControllerManager(t)
+	pool := f.pool("eu", 2, time.Minute, nil)
+	f.settled(pool, 2)
+	lease := f.lease("holder", "eu")
+	kept := f.members(pool)
+	f.must(f.env.Client.Delete(t.Context(), pool, client.PropagationPolicy(metav1.DeletePropagationOrphan)))
+	ordinary := func() bool {
+		for _, px := range kept {
+			now := &v1alpha1.Proxy{}
+			f.must(f.env.Client.Get(t.Context(), client.ObjectKeyFromObject(&px), now))
+			if now.UID != px.UID || !now.DeletionTimestamp.IsZero() {
+				t.Fatalf("%s was deleted", px.Name)
+			}
+			if len(now.OwnerReferences) > 0 || now.Spec.ReplacePolicy == v1alpha1.ReplaceOnDelete || now.Labels[v1alpha1.LabelPool] != "" || now.Labels["geo"] != "eu" {
+				return false
+			}
+		}
+		return true
+	}
+	waitFor(t, "ordinary proxies", ordinary)
+	namesake := f.pool("eu", 1, 0, nil)
+	f.settled(namesake, 1)
+	scale(t, f.env, namesake, 0)
+	waitFor(t, "the namesake to be empty", func() bool { return len(f.members(namesake)) == 0 })
+	if !ordinary() {
+		t.Error("the namesake touched them")
+	}
+	if f.readLease(lease).Status.Phase != v1alpha1.LeaseBound {
+		t.Errorf("the lease is %+v", lease.Status)
+	}
+}

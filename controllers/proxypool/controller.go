@@ -90,6 +90,11 @@ func byOwner(object client.Object) []string {
 	if owner := metav1.GetControllerOfNoCopy(object); owner != nil {
 		return []string{string(owner.UID)}
 	}
+	if px, ok := object.(*v1alpha1.Proxy); ok {
+		if pool := formerMember(px); pool != "" {
+			return []string{formerly + pool}
+		}
+	}
 	return nil
 }
 

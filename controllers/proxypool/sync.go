@@ -57,6 +57,11 @@ var (
 
 // Reconcile brings one pool a step on and writes its status.
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	if err := r.release(ctx, req.NamespacedName); apierrors.IsConflict(err) {
+		return reconcile.Result{RequeueAfter: conflictRequeue}, nil
+	} else if err != nil {
+		return reconcile.Result{}, err
+	}
 	pool := &v1alpha1.ProxyPool{}
 	if err := r.Client.Get(ctx, req.NamespacedName, pool); err != nil {
 		if apierrors.IsNotFound(err) {
