@@ -38,12 +38,14 @@ type fleet struct {
 	cloud     *fake.Cloud
 	allocator *leasing.Allocator
 	engine    *wellness
+	// metrics of the controller of pools.
+	metrics *prometheus.Registry
 }
 
 func startFleet(t *testing.T) *fleet {
 	t.Helper()
 	env := testenv.New(t)
-	f := &fleet{t: t, env: env, namespace: env.Namespace(t)}
+	f := &fleet{t: t, env: env, namespace: env.Namespace(t), metrics: prometheus.NewRegistry()}
 	f.class = "fleet-" + f.namespace
 	f.cloud = fake.NewCloud(clock.RealClock{}, fake.Behaviour{Start: 50 * time.Millisecond, Stop: 50 * time.Millisecond, Wakes: true})
 	f.must(env.Client.Create(t.Context(), &v1alpha1.ProviderClass{
@@ -110,7 +112,7 @@ func (f *fleet) startCore() {
 		Leases: f.allocator, LeaseChanges: f.allocator.LeaseChanges(), Clock: realClock,
 	}))
 	f.must(providerclass.Add(f.t.Context(), mgr, providerclass.Options{ControllerName: v1alpha1.DefaultControllerName, Clock: realClock}))
-	f.must(Add(f.t.Context(), mgr, Options{Leases: f.allocator, Clock: realClock, Registerer: prometheus.NewRegistry()}))
+	f.must(Add(f.t.Context(), mgr, Options{Leases: f.allocator, Clock: realClock, Registerer: f.metrics}))
 	f.must(proxylease.Add(mgr, proxylease.Options{Allocator: f.allocator, Clock: realClock}))
 	f.start(mgr)
 }

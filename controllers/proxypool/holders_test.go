@@ -165,3 +165,63 @@ func TestT6_TheLeastMissedMembersGoFirst(t *testing.T) {
 		return true
 	})
 }
+
+// demand of a pool as the metric says it.
+func (f *fleet) demand(pool string) float64 {
+	f.t.Helper()
+	families, err := f.metrics.Gather()
+	f.must(err)
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			for _, label := range m.GetLabel() {
+				if family.GetName() == "proxy_operator_pool_demand" && label.GetName() == "pool" && label.GetValue() == pool {
+					return m.GetGauge().GetValue()
+				}
+			}
+		}
+	}
+	return -1
+}
+
+// A lease that waits for an empty pool shows as demand, by which an autoscaler makes it grow, and is served then.
+func TestALeaseOfAnEmptyPoolIsDemandAndIsServed(t *testing.T) {
+	f := startFleet(t)
+	pool := f.pool("eu", 0, 0, nil)
+	f.settled(pool, 0)
+	lease := &v1alpha1.ProxyLease{
+		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "waits"},
+		Spec:       v1alpha1.ProxyLeaseSpec{PoolRef: &v1alpha1.LocalRef{Name: "eu"}, Holder: "crawler"},
+	}
+	f.must(f.env.Client.Create(t.Context(), lease))
+	waitFor(t, "demand", func() bool { return f.demand("eu") == 1 && getPool(t, f.env, pool).Status.Pending == 1 })
+	scale(t, f.env, pool, 1)
+	waitFor(t, "the lease to be bound", func() bool { return f.readLease(lease).Status.Phase == v1alpha1.LeaseBound })
+	waitFor(t, "the status", func() bool {
+		s := getPool(t, f.env, pool).Status
+		return s.Leased == 1 && s.Pending == 0 && f.demand("eu") == 1
+	})
+	f.must(f.env.Client.Delete(t.Context(), lease))
+	scale(t, f.env, pool, 0)
+	waitFor(t, "no demand", func() bool { return f.demand("eu") == 0 })
+	f.must(f.env.Client.Delete(t.Context(), pool))
+	waitFor(t, "no metric of a pool that is gone", func() bool { return f.demand("eu") == -1 })
+}
+
+// Deleting the pool drains as scaling down does: the holder is told and keeps its lease, and when it gives it back the proxy
+// goes without waiting for the deadline.
+func TestDeletingAPoolDrainsItsMembers(t *testing.T) {
+	f := startFleet(t)
+	f.env.ControllerManager(t)
+	pool := f.pool("eu", 2, 10*time.Minute, nil)
+	f.settled(pool, 2)
+	lease := f.lease("holder", "eu")
+	f.must(f.env.Client.Delete(t.Context(), pool, client.PropagationPolicy(metav1.DeletePropagationBackground)))
+	waitFor(t, "the idle member to go and the holder to be told", func() bool {
+		return len(f.members(pool)) == 1 && meta.IsStatusConditionTrue(f.readLease(lease).Status.Conditions, v1alpha1.ConditionDraining)
+	})
+	if f.readLease(lease).Status.Phase != v1alpha1.LeaseBound || len(f.cloud.Instances()) != 1 {
+		t.Errorf("the lease is %s, and %d instances are left", lease.Status.Phase, len(f.cloud.Instances()))
+	}
+	f.must(f.env.Client.Delete(t.Context(), lease))
+	waitFor(t, "the other one to go", func() bool { return len(f.members(pool)) == 0 && len(f.cloud.Instances()) == 0 })
+}

@@ -26,8 +26,9 @@ import (
 // there only, and takes their reports to be as old as the lease.
 
 const (
-	// DefaultReportWindow and DefaultDistinctHolders are the API's defaults of spec.recycle.afterReports.
-	DefaultReportWindow    = time.Hour
+	// DefaultReportWindow is the API's default of spec.recycle.afterReports.windowSeconds.
+	DefaultReportWindow = time.Hour
+	// DefaultDistinctHolders is the API's default of spec.recycle.afterReports.distinctHolders.
 	DefaultDistinctHolders = 2
 	// maxReports bounds what is remembered of one proxy; it is the greatest number that a pool can ask for.
 	maxReports = 1000

@@ -90,9 +90,9 @@ func (r *Reconciler) sync(ctx context.Context, pool *v1alpha1.ProxyPool) (reconc
 	}
 	key := client.ObjectKeyFromObject(pool)
 	in := Input{Pool: pool, Now: r.Clock.Now(), Reports: func(uid types.UID) []Report { return r.reports.of(key, uid) }}
-	r.reports.keep(key, mem.view(cached, in.Now))
 	leasesKnown := r.countLeases(mem, &in)
 	plan := r.plan(mem, cached, &in)
+	r.reports.keep(key, in.Members)
 	if mem.doubtful(in.Now) && (plan.acts() || mem.pending()) {
 		live, err := r.liveMembers(ctx, pool)
 		if err != nil {
