@@ -3,6 +3,7 @@ package leasing
 import (
 	"context"
 	"errors"
+	"maps"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -227,9 +228,7 @@ func (c *simCache) deliver(broken, twice bool) {
 	var now map[simID]client.Object
 	if broken {
 		now = map[simID]client.Object{}
-		for id, o := range api.objects {
-			now[id] = o
-		}
+		maps.Copy(now, api.objects)
 	}
 	api.mu.Unlock()
 	c.mu.Lock()

@@ -109,9 +109,12 @@ func TestR10_ACreationThatLandsAfterTheNextLeadersList(t *testing.T) {
 		for _, next := range []v1alpha1.LeaseMode{v1alpha1.LeaseShared, v1alpha1.LeaseExclusive} {
 			t.Run(fmt.Sprint(late, " lands on ", next), func(t *testing.T) {
 				story(t, func(t *testing.T, w *simWorld) {
+					var mu sync.Mutex
 					var land func() error
 					w.meet = func(p *simProcess, verb string, _ simID, commit func() error) (error, bool) {
 						if p.name == "one" && verb == "create" {
+							mu.Lock()
+							defer mu.Unlock()
 							land = commit
 							return errReset, true
 						}
@@ -126,7 +129,10 @@ func TestR10_ACreationThatLandsAfterTheNextLeadersList(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					if err := land(); err != nil {
+					mu.Lock()
+					err = land()
+					mu.Unlock()
+					if err != nil {
 						t.Fatal(err)
 					}
 					// Its caller asks again, everywhere, at once and later.
@@ -163,35 +169,41 @@ func TestR10_ACreationThatLandsAfterTheNextLeadersList(t *testing.T) {
 // A binding that a former leader has sent is a promise as soon as it lands.
 func TestR10_ABindingThatLandsAfterTheNextLeadersList(t *testing.T) {
 	story(t, func(t *testing.T, w *simWorld) {
+		var mu sync.Mutex
 		var land func() error
+		reachable := false
 		w.meet = func(p *simProcess, verb string, id simID, commit func() error) (error, bool) {
-			if p.name == "one" && verb == "apply" && id.kind == "ProxyLease" {
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case verb != "apply" || id.key.Name != "waits":
+				return nil, false
+			case p.name == "one":
 				land = commit
 				return errReset, true
 			}
-			return nil, false
+			// The successor cannot write it either, so it cannot tell what will become of it.
+			return errReset, !reachable
+		}
+		sent := func() func() error {
+			mu.Lock()
+			defer mu.Unlock()
+			return land
 		}
 		one := w.reign(t, "one")
 		lease := fixture.Lease("team", "waits", func(l *v1alpha1.ProxyLease) { l.Labels = map[string]string{"cr": "true"} })
 		_ = w.api.create(lease)
-		eventually(t, "the first leader binds it", func() bool { return land != nil })
-		// The successor cannot write it either, so it cannot tell what will become of it.
-		reachable := false
-		first := w.meet
-		w.meet = func(p *simProcess, verb string, id simID, commit func() error) (error, bool) {
-			if p.name == "two" && verb == "apply" && id.key.Name == "waits" && !reachable {
-				return errReset, true
-			}
-			return first(p, verb, id, commit)
-		}
+		eventually(t, "the first leader binds it", func() bool { return sent() != nil })
 		two := w.succeed(t, one, "two")
 		if _, _, err := two.backend.Lease(t.Context(), ask("next", v1alpha1.LeaseExclusive)); err == nil {
 			t.Fatal("an exclusive lease was given while the former leader's binding may come")
 		}
-		if err := land(); err != nil {
+		if err := sent()(); err != nil {
 			t.Fatal(err)
 		}
+		mu.Lock()
 		reachable = true
+		mu.Unlock()
 		eventually(t, "the binding counts", func() bool { return two.backend.ledger.Load(w.uidOf("p0")) == 1 })
 		if _, _, err := two.backend.Lease(t.Context(), ask("next", v1alpha1.LeaseExclusive)); err == nil {
 			t.Fatal("an exclusive lease was given beside it")
@@ -308,7 +320,7 @@ func TestR7_TwoExclusiveLeasesOnOneProxyFoundAtRecovery(t *testing.T) {
 
 func TestR12_EpochsGrowWhateverIsStored(t *testing.T) {
 	story(t, func(t *testing.T, w *simWorld) {
-		// Nothing is stored of the first one, and the next ones have its name: nothing else tells them apart.
+		// There is no record of the election here at all, nothing is stored of the first one, and the next ones have its name.
 		one := w.reign(t, "core")
 		first := one.backend.ledger.Epoch()
 		two := w.succeed(t, one, "core")
@@ -377,7 +389,7 @@ func TestH13_ARenewalIsDurableBeforeItIsAnswered(t *testing.T) {
 					p = one
 				}
 				renewed, err := p.backend.Renew(t.Context(), lease.Ref)
-				if err != nil || renewed.ExpireTime.Sub(time.Now()) < 599*time.Second {
+				if err != nil || time.Until(renewed.ExpireTime) < 599*time.Second {
 					t.Fatalf("renewed until %s: %v", renewed.ExpireTime, err)
 				}
 				w.succeed(t, one, "two")

@@ -307,9 +307,9 @@ func (l *Ledger) Cancel(r Reservation) {
 	}
 }
 
-// is tells whether the lease is what is being written; w may be nil.
-func (w *entry) is(lease *v1alpha1.ProxyLease, b record.Binding) bool {
-	return w != nil && (w.uid == "" || w.uid == lease.UID) && sameGrant(w.binding, b)
+// is tells whether the lease is what is being written; e may be nil.
+func (e *entry) is(lease *v1alpha1.ProxyLease, b record.Binding) bool {
+	return e != nil && (e.uid == "" || e.uid == lease.UID) && sameGrant(e.binding, b)
 }
 
 // written takes in that what was being written exists. It is false, and nothing is taken in, when it is known that this
