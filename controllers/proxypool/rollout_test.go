@@ -27,6 +27,7 @@ type world struct {
 	pool    *v1alpha1.ProxyPool
 	members []*v1alpha1.Proxy
 	leases  map[types.UID]int
+	reports map[types.UID][]Report
 	now     time.Time
 	made    int
 }
@@ -34,6 +35,7 @@ type world struct {
 func (w *world) plan() Plan {
 	return MakePlan(Input{
 		Pool: w.pool, Members: w.members, Now: w.now, Leases: func(uid types.UID) int { return w.leases[uid] },
+		Reports: func(uid types.UID) []Report { return w.reports[uid] },
 	})
 }
 
@@ -85,7 +87,7 @@ func isAvailable(px *v1alpha1.Proxy) bool {
 
 func newWorld(replicas int32, leasesEach int) *world {
 	pool := newPool(replicas)
-	w := &world{pool: pool, members: members(pool, int(replicas), ready), leases: map[types.UID]int{}, now: start}
+	w := &world{pool: pool, members: members(pool, int(replicas), ready), leases: map[types.UID]int{}, reports: map[types.UID][]Report{}, now: start}
 	for _, px := range w.members {
 		w.leases[px.UID] = leasesEach
 	}
@@ -256,7 +258,9 @@ func TestPlanHoldsItsBudget(t *testing.T) {
 		w := drainingWorld(int32(rapid.IntRange(0, 12).Draw(t, "replicas")), 0)
 		w.pool.Spec.Remediation = &v1alpha1.PoolRemediation{UnhealthyTimeoutSeconds: new(int32(rapid.IntRange(1, 20).Draw(t, "unhealthy for")))}
 		if rapid.Bool().Draw(t, "recycle") {
-			w.pool.Spec.Recycle = &v1alpha1.PoolRecycle{MaxAgeSeconds: new(int32(3600 + 10))}
+			w.pool.Spec.Recycle = &v1alpha1.PoolRecycle{
+				MaxAgeSeconds: new(int32(3600 + 10)), AfterReports: &v1alpha1.RecycleReports{Count: 1, DistinctHolders: new(int32(1))},
+			}
 		}
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
 			switch rapid.IntRange(0, 6).Draw(t, "event") {
@@ -281,10 +285,17 @@ func TestPlanHoldsItsBudget(t *testing.T) {
 					}
 					w.leases[px.UID] = rapid.IntRange(0, 2).Draw(t, "leases")
 				}
+			case 6:
+				for _, px := range w.members {
+					if rapid.IntRange(0, 3).Draw(t, "is reported") == 0 {
+						w.reports[px.UID] = []Report{{Holder: "h", Time: w.now}}
+					}
+				}
 			}
 			checkStep(t, w)
 		}
 		clear(w.leases)
+		clear(w.reports)
 		for range 90 {
 			checkStep(t, w)
 			w.gone()
