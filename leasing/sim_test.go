@@ -50,7 +50,9 @@ type simWorld struct {
 	// ends are the ways in which leaders come to their ends; nil: all.
 	ends []ending
 	// lag is how much later than usual everything comes to a process that begins to lead.
-	lag   time.Duration
+	lag time.Duration
+	// meet decides what becomes of a call; met is false when that is left to the seed. nil: it always is.
+	meet  func(p *simProcess, verb string, id simID, commit func() error) (err error, met bool)
 	api   *simAPI
 	quiet bool
 
@@ -81,6 +83,14 @@ func (w *simWorld) badness() int {
 
 // storm tells whether leaders come and go all the time, and much of what they send is carried out about when the next one comes.
 func (w *simWorld) storm() bool { return w.seed%2 == 0 }
+
+// proxies is how many there are: in a storm so many that exclusive leases find empty ones.
+func (w *simWorld) proxies() int {
+	if w.storm() {
+		return 2 * simProxies
+	}
+	return simProxies
+}
 
 func (w *simWorld) fail(format string, args ...any) {
 	w.broken = append(w.broken, fmt.Sprintf(format, args...))
@@ -284,64 +294,6 @@ func (w *simWorld) applicant(n int, until time.Time) {
 	}
 }
 
-// elect lets leaders come and go: some are killed, some frozen and woken up later, some hand over.
-func (w *simWorld) elect(until time.Time) {
-	r := rand.New(rand.NewPCG(w.seed, 3))
-	for n := 0; ; n++ {
-		p := newSimProcess(w, fmt.Sprint("leader", n))
-		w.mu.Lock()
-		w.procs, w.leader = append(w.procs, p), p
-		w.mu.Unlock()
-		ctx, resign := context.WithCancel(p.ctx)
-		p.lead(ctx)
-		reign := time.Now().Add(time.Duration(5_000+r.IntN(40_000)) * time.Millisecond)
-		switch {
-		case w.storm():
-			reign = time.Now().Add(time.Duration(2_000+r.IntN(8_000)) * time.Millisecond)
-		case w.seed%7 == 0:
-			reign = until
-		}
-		for time.Now().Before(reign) && time.Now().Before(until) {
-			_ = pause(context.Background(), simRetryPeriod)
-			p.renew()
-		}
-		if !time.Now().Before(until) {
-			resign()
-			w.mu.Lock()
-			w.quiet = true
-			w.mu.Unlock()
-			p.kill()
-			return
-		}
-		how := ending(r.IntN(3))
-		if len(w.ends) > 0 {
-			how = w.ends[int(how)%len(w.ends)]
-		}
-		switch how {
-		case killed:
-			p.hit(unanswered)
-			p.kill()
-			_ = pause(context.Background(), simLeaseDuration)
-		case frozen:
-			if !p.hit([]strike{beforeSending, afterWriting}[r.IntN(2)]) {
-				p.freeze()
-			}
-			w.mu.Lock()
-			w.leader = nil
-			w.mu.Unlock()
-			time.AfterFunc(simLeaseDuration+time.Duration(r.IntN(30_000))*time.Millisecond, p.thaw)
-			time.AfterFunc(simLeaseDuration+time.Duration(30_000+r.IntN(20_000))*time.Millisecond, p.kill)
-			_ = pause(context.Background(), simLeaseDuration)
-		default:
-			resign()
-			<-p.done
-			p.renewed.Store(nil)
-			p.kill()
-		}
-		resign()
-	}
-}
-
 func newSimWorld(seed uint64) *simWorld {
 	return &simWorld{seed: seed, holds: map[types.UID]*hold{}, api: &simAPI{objects: map[simID]client.Object{}}}
 }
@@ -351,7 +303,7 @@ func run(t *testing.T, seed uint64, change func(*simWorld)) *simWorld {
 	w := newSimWorld(seed)
 	change(w)
 	synctest.Test(t, func(t *testing.T) {
-		for i := range simProxies {
+		for i := range w.proxies() {
 			px := fixture.Proxy("team", fmt.Sprint("p", i), fixture.Capacity(simCapacity))
 			_ = w.api.create(px)
 		}
@@ -408,7 +360,7 @@ func (w *simWorld) rest() {
 		}
 	}
 	w.account(p)
-	for i := range simProxies {
+	for i := range w.proxies() {
 		name := fmt.Sprint("p", i)
 		_, _, problem := p.backend.Lease(ctx, httpapi.LeaseRequest{
 			Namespace: "team", Proxy: name, Mode: v1alpha1.LeaseExclusive, Holder: "last", Key: name, Wait: 5 * time.Second, TTLSeconds: 60,
