@@ -35,9 +35,9 @@ import (
 const (
 	// leaseRounds of each side, one after the other, with leasesPerRound by leaseWriters at the same time. Many short rounds
 	// hardly suffer when other work on the machine comes and goes.
-	leaseRounds, leasesPerRound, leaseWriters = 13, 150, 32
+	leaseRounds, leasesPerRound, leaseWriters = 21, 128, 32
 	// burst is how many leases are asked for at once.
-	burst, burstRounds = 300, 5
+	burst, burstRounds = 300, 9
 	// echoRounds of echoLeases each, one every echoPace.
 	echoRounds, echoLeases = 6, 75
 	echoPace               = 25 * time.Millisecond
