@@ -19,11 +19,11 @@ import (
 	"crawl.example.com/egress-proxies-operator/internal/testenv"
 )
 
-// startManager runs the controller in a manager as production has it.
-func startManager(t *testing.T, env *testenv.Env) {
+// startManager runs the controller in a manager as production has it, for one namespace: other tests left theirs behind.
+func startManager(t *testing.T, env *testenv.Env, namespace string) {
 	t.Helper()
 	mgr, err := manager.New(env.Config, manager.Core(), manager.Options{
-		MetricsBindAddress: "0", HealthProbeBindAddress: "0", SkipNameValidation: true,
+		MetricsBindAddress: "0", HealthProbeBindAddress: "0", SkipNameValidation: true, WatchNamespaces: []string{namespace},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -68,8 +68,9 @@ func livingMembers(t *testing.T, env *testenv.Env, pool *v1alpha1.ProxyPool) []v
 
 func TestA37_P14_ScaleSubresource(t *testing.T) {
 	env := testenv.New(t)
-	startManager(t, env)
-	pool := livePool(env.Namespace(t), 0)
+	namespace := env.Namespace(t)
+	startManager(t, env, namespace)
+	pool := livePool(namespace, 0)
 	if err := env.Client.Create(t.Context(), pool); err != nil {
 		t.Fatal(err)
 	}
@@ -246,8 +247,9 @@ func TestForeignNamesakeIsLeftAlone(t *testing.T) {
 // Labels and capacity reach members in place, and go again, without a new generation of instances.
 func TestTemplateLabelsReachMembersInPlace(t *testing.T) {
 	env := testenv.New(t)
-	startManager(t, env)
-	pool := livePool(env.Namespace(t), 2)
+	namespace := env.Namespace(t)
+	startManager(t, env, namespace)
+	pool := livePool(namespace, 2)
 	pool.Spec.Template.Metadata.Labels["tier"] = "a"
 	if err := env.Client.Create(t.Context(), pool); err != nil {
 		t.Fatal(err)
@@ -275,8 +277,9 @@ func TestTemplateLabelsReachMembersInPlace(t *testing.T) {
 
 func TestRolloutOnARealAPIServer(t *testing.T) {
 	env := testenv.New(t)
-	startManager(t, env)
-	pool := livePool(env.Namespace(t), 4)
+	namespace := env.Namespace(t)
+	startManager(t, env, namespace)
+	pool := livePool(namespace, 4)
 	if err := env.Client.Create(t.Context(), pool); err != nil {
 		t.Fatal(err)
 	}

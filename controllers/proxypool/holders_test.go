@@ -49,40 +49,27 @@ func (f *fleet) told() map[string]int {
 // Holders that do not go: they are told, keep their leases until the deadline and no longer, and then the proxies go.
 func TestP3_HoldersThatStayAreRevokedAtTheDeadline(t *testing.T) {
 	f := startFleet(t)
-	const drain = 3 * time.Second
+	const drain = 5 * time.Second
 	pool := f.pool("eu", 3, drain, nil)
 	f.settled(pool, 3)
 	var leases []*v1alpha1.ProxyLease
 	for i := range 3 {
 		leases = append(leases, f.lease(fmt.Sprint("holder-", i), "eu"))
 	}
+	saw := f.watch()
 	scaled := time.Now().Truncate(time.Second)
 	scale(t, f.env, pool, 1)
-	// They are told.
-	deadlines := map[string]time.Time{}
-	waitFor(t, "two members to drain and their holders to be told", func() bool {
-		told := 0
-		for _, px := range f.members(pool) {
-			if request := (&member{Proxy: &px}).drainedByPool(); request != nil {
-				deadlines[px.Name] = request.DeadlineTime.Time
-			}
-		}
-		for _, lease := range leases {
-			if meta.IsStatusConditionTrue(f.readLease(lease).Status.Conditions, v1alpha1.ConditionDraining) {
-				told++
-			}
-		}
-		return len(deadlines) == 2 && told == 2
-	})
-	if fresh := getPool(t, f.env, pool); fresh.Status.Draining != 2 || fresh.Status.Replicas != 1 {
-		t.Logf("the status follows: %+v", fresh.Status)
+	f.settled(pool, 1)
+	// They were told.
+	deadlines, told := saw.drains()
+	if len(deadlines) != 2 || len(told) != 2 {
+		t.Errorf("drained were %v, and told %v; want two each", deadlines, told)
 	}
 	for name, deadline := range deadlines {
 		if deadline.Before(scaled.Add(drain)) {
 			t.Errorf("%s has to be empty by %s, which is earlier than the policy says", name, deadline)
 		}
 	}
-	f.settled(pool, 1)
 	revoked := 0
 	for _, lease := range leases {
 		s := f.readLease(lease).Status

@@ -68,6 +68,26 @@ func (f *fleet) watch() *witness {
 	return w
 }
 
+// drains are the deadlines that pools set on proxies, by name, and the leases that were told of one while they ran.
+func (w *witness) drains() (deadlines map[string]time.Time, told map[string]bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	deadlines, told = map[string]time.Time{}, map[string]bool{}
+	for _, e := range w.events {
+		switch object := e.object.(type) {
+		case *v1alpha1.Proxy:
+			if request := (&member{Proxy: object}).drainedByPool(); request != nil {
+				deadlines[object.Name] = request.DeadlineTime.Time
+			}
+		case *v1alpha1.ProxyLease:
+			if record.Holds(object) && meta.IsStatusConditionTrue(object.Status.Conditions, v1alpha1.ConditionDraining) {
+				told[object.Name] = true
+			}
+		}
+	}
+	return deadlines, told
+}
+
 // testimony is what the rules are checked on, change by change.
 type testimony struct {
 	t     *testing.T
