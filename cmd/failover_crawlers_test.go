@@ -28,6 +28,8 @@ const (
 	crawlTTL = 900
 	// impatience is how long most callers wait for an answer before they ask another core. One in four waits for ever.
 	impatience = 3 * time.Second
+	// grantsLimit bounds the time until every crawler was given a lease; it is for a machine that is busy with something else.
+	grantsLimit = 3 * time.Minute
 	// retryPause is the pause before a refused request is sent again.
 	retryPause = 250 * time.Millisecond
 )
@@ -96,7 +98,7 @@ func (c *crowd) awaitGrants(f *failover, n int64) {
 		want[one] = one.grants.Load() + n
 	}
 	var behind []string
-	err := f.poll(takeoverLimit, func(context.Context) bool {
+	err := f.poll(grantsLimit, func(context.Context) bool {
 		behind = nil
 		for _, one := range c.all {
 			if got := one.grants.Load(); got < want[one] {
@@ -106,7 +108,7 @@ func (c *crowd) awaitGrants(f *failover, n int64) {
 		return len(behind) == 0
 	})
 	if err != nil {
-		f.t.Fatalf("after %s:\n%s\n%s", takeoverLimit, strings.Join(behind, "\n"), f.picture())
+		f.t.Fatalf("after %s:\n%s\n%s", grantsLimit, strings.Join(behind, "\n"), f.picture())
 	}
 }
 

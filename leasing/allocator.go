@@ -136,7 +136,9 @@ func (a *Allocator) Start(ctx context.Context) error {
 	for _, loop := range []func(context.Context){a.dispatch, a.watchDeadlines, a.collect} {
 		loops.Go(func() { loop(ctx) })
 	}
-	loops.Go(a.doChores)
+	for range choreWorkers {
+		loops.Go(a.doChores)
+	}
 	loops.Go(func() { a.fenceFound(ctx, a.found) })
 	context.AfterFunc(ctx, a.chores.ShutDown)
 	a.wake()

@@ -18,8 +18,13 @@ import (
 	"crawl.example.com/egress-proxies-operator/leasing/record"
 )
 
-// choreTimeout bounds one chore.
-const choreTimeout = 30 * time.Second
+const (
+	// choreTimeout bounds one chore.
+	choreTimeout = 30 * time.Second
+	// choreWorkers do chores at the same time: a proxy whose exclusive lease has ended takes none until its chore is done, so
+	// one slow write must not hold up the other proxies.
+	choreWorkers = 8
+)
 
 // kind is what a chore does.
 type kind int
