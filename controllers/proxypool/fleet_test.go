@@ -123,7 +123,7 @@ func (f *fleet) startProvider() {
 	f.must(provider.Add(mgr, provider.Options{
 		Factory: &fake.Factory{
 			Cloud: f.cloud, ProviderType: v1alpha1.ProviderGCP,
-			Times: providers.Timing{Window: time.Second, Settle: 2 * time.Second, Confirm: time.Second, Poll: 200 * time.Millisecond, PollMax: 200 * time.Millisecond},
+			Times: providers.Timing{Window: 10 * time.Second, Settle: 10 * time.Second, Confirm: time.Second, Poll: 200 * time.Millisecond, PollMax: 200 * time.Millisecond},
 			Rate:  providers.Limits{CallsPerSecond: 1e6, Burst: 1e6},
 		},
 		Clock: clock.RealClock{}, ClusterID: "cluster", ControllerName: v1alpha1.DefaultControllerName,

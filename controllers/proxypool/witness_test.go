@@ -92,7 +92,9 @@ func (w *witness) drains() (deadlines map[string]time.Time, told map[string]bool
 type testimony struct {
 	t     *testing.T
 	drain time.Duration
-	pools map[types.UID][]poolVersion
+	// pools has one version of a pool for each generation that it may still act on: it acts before it writes that it has
+	// observed a generation, and never on an older one after that.
+	pools map[types.UID][]*v1alpha1.ProxyPool
 	// proxies that exist; all are those that ever did, as they were last.
 	proxies, all map[types.UID]*v1alpha1.Proxy
 	// deadlines are the latest that a drain request ever gave.
@@ -105,13 +107,8 @@ type testimony struct {
 	granted, revoked, drained, undrained, deleted int
 }
 
-type poolVersion struct {
-	spec v1alpha1.ProxyPoolSpec
-	at   time.Time
-}
-
-// hindsight is how old a specification, or a proxy's being ready, may be that a pool acted on: its calls take their time.
-const hindsight = 5 * time.Second
+// hindsight is how long a pool may not know that somebody else took a proxy away.
+const hindsight = 10 * time.Second
 
 // check goes through everything that was seen and complains of what broke a rule.
 func (w *witness) check(t *testing.T, drain time.Duration) *testimony {
@@ -119,14 +116,16 @@ func (w *witness) check(t *testing.T, drain time.Duration) *testimony {
 	defer w.mu.Unlock()
 	slices.SortStableFunc(w.events, func(a, b witnessed) int { return cmp.Compare(a.version, b.version) })
 	s := &testimony{
-		t: t, drain: drain, pools: map[types.UID][]poolVersion{}, proxies: map[types.UID]*v1alpha1.Proxy{}, all: map[types.UID]*v1alpha1.Proxy{},
+		t: t, drain: drain, pools: map[types.UID][]*v1alpha1.ProxyPool{}, proxies: map[types.UID]*v1alpha1.Proxy{}, all: map[types.UID]*v1alpha1.Proxy{},
 		deadlines: map[types.UID]time.Time{}, leases: map[types.UID]*v1alpha1.ProxyLease{},
 		byHand: w.byHand,
 	}
 	for _, e := range w.events {
 		switch object := e.object.(type) {
 		case *v1alpha1.ProxyPool:
-			s.pools[object.UID] = append(s.pools[object.UID], poolVersion{object.Spec, e.at})
+			s.pools[object.UID] = append(slices.DeleteFunc(s.pools[object.UID], func(v *v1alpha1.ProxyPool) bool {
+				return v.Generation == object.Generation || v.Generation < object.Status.ObservedGeneration
+			}), object)
 		case *v1alpha1.Proxy:
 			s.proxy(object, e)
 		case *v1alpha1.ProxyLease:
@@ -185,9 +184,9 @@ func (s *testimony) existing(pool types.UID, e witnessed) {
 			n++
 		}
 	}
-	for _, spec := range s.recent(pool, e.at) {
-		replicas := int(*spec.Replicas)
-		most = max(most, replicas+surgeOf(spec)+max(1, (replicas+3)/4))
+	for _, version := range s.pools[pool] {
+		replicas := int(*version.Spec.Replicas)
+		most = max(most, replicas+int(version.Spec.Strategy.MaxSurge.IntVal)+max(1, (replicas+3)/4))
 	}
 	if n > most {
 		s.t.Errorf("version %d: %d proxies of a pool exist, at most %d may", e.version, n, most)
@@ -209,8 +208,8 @@ func (s *testimony) left(pool types.UID, before, px *v1alpha1.Proxy, e witnessed
 			working++
 		}
 	}
-	for _, spec := range s.recent(pool, e.at) {
-		least = min(least, int(*spec.Replicas)-unavailableOf(spec))
+	for _, version := range s.pools[pool] {
+		least = min(least, int(*version.Spec.Replicas)-int(version.Spec.Strategy.MaxUnavailable.IntVal))
 	}
 	for _, at := range s.taken {
 		// The pool may not have known.
@@ -222,22 +221,6 @@ func (s *testimony) left(pool types.UID, before, px *v1alpha1.Proxy, e witnessed
 		s.t.Errorf("version %d: giving up %s (%v) left %d that work, want at least %d", e.version, px.Name, px.Spec.DrainRequests, working, least)
 	}
 }
-
-// recent are the specifications of a pool that held within the hindsight before a moment.
-func (s *testimony) recent(pool types.UID, at time.Time) []v1alpha1.ProxyPoolSpec {
-	var out []v1alpha1.ProxyPoolSpec
-	versions := s.pools[pool]
-	for i, v := range versions {
-		if i+1 == len(versions) || versions[i+1].at.After(at.Add(-hindsight)) {
-			out = append(out, v.spec)
-		}
-	}
-	return out
-}
-
-func surgeOf(spec v1alpha1.ProxyPoolSpec) int { return int(spec.Strategy.MaxSurge.IntVal) }
-
-func unavailableOf(spec v1alpha1.ProxyPoolSpec) int { return int(spec.Strategy.MaxUnavailable.IntVal) }
 
 // deadline is when the leases of a proxy that goes end at the latest.
 func (s *testimony) deadline(px *v1alpha1.Proxy) time.Time {
