@@ -10,6 +10,7 @@ ARG BASE=gcr.io/distroless/static-debian12:nonroot
 FROM ${GO_IMAGE} AS build
 ARG GIT_COMMIT=unknown
 ARG GOPROXY
+ARG GOCACHE=/go/cache
 ARG TARGETOS
 ARG TARGETARCH
 WORKDIR /src

@@ -147,11 +147,21 @@ func acceptedThisGeneration(px *v1alpha1.Proxy) bool {
 
 // foreignInstanceFinalizer is a provider's finalizer on px that is not that of type t; "" when there is none.
 func foreignInstanceFinalizer(px *v1alpha1.Proxy, t v1alpha1.ProviderType) string {
-	i := slices.IndexFunc(px.Finalizers, func(name string) bool {
-		return strings.HasPrefix(name, v1alpha1.FinalizerInstancePrefix) && name != v1alpha1.FinalizerInstance(t)
-	})
-	if i < 0 {
-		return ""
+	for _, name := range instanceFinalizers(px) {
+		if name != v1alpha1.FinalizerInstance(t) {
+			return name
+		}
 	}
-	return px.Finalizers[i]
+	return ""
+}
+
+// instanceFinalizers are those of provider managers: an instance may exist for each.
+func instanceFinalizers(px *v1alpha1.Proxy) []string {
+	var names []string
+	for _, name := range px.Finalizers {
+		if strings.HasPrefix(name, v1alpha1.FinalizerInstancePrefix) {
+			names = append(names, name)
+		}
+	}
+	return names
 }

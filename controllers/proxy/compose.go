@@ -3,7 +3,6 @@ package proxy
 import (
 	"cmp"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -200,7 +199,7 @@ func (c *composer) deletionMessage() string {
 	if blocked := c.get(v1alpha1.ConditionCleanupBlocked); blocked.Status == metav1.ConditionTrue {
 		return "The deletion is blocked: " + blocked.Message
 	}
-	if c.out.Binding == nil && slices.ContainsFunc(c.px.Finalizers, func(name string) bool { return strings.HasPrefix(name, v1alpha1.FinalizerInstancePrefix) }) {
+	if c.out.Binding == nil && len(instanceFinalizers(c.px)) > 0 {
 		return fmt.Sprintf("The deletion waits for a provider manager: %s To give the instance up, set the annotation %s=true.", c.acceptance.message, v1alpha1.AnnotationSkipCleanup)
 	}
 	// The provider manager says the same, where one is at work.

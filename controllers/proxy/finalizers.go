@@ -2,10 +2,10 @@ package proxy
 
 import (
 	"slices"
-	"strings"
 	"time"
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
+	"crawl.example.com/egress-proxies-operator/leasing/record"
 )
 
 // DrainPollInterval is how often a deletion that waits for leases looks at their number, besides being woken.
@@ -29,7 +29,7 @@ type finalizerPlan struct {
 // a restart, no number of leases is believed.
 func planFinalizers(px *v1alpha1.Proxy, in Input) finalizerPlan {
 	plan := finalizerPlan{want: slices.Clone(px.Finalizers)}
-	timeout := drainTimeout(px)
+	timeout := record.DrainTimeout(px)
 	held := drainHeld(px)
 	drop := func(name string) {
 		plan.want = slices.DeleteFunc(plan.want, func(have string) bool { return have == name })
@@ -52,19 +52,10 @@ func planFinalizers(px *v1alpha1.Proxy, in Input) finalizerPlan {
 		}
 	}
 	if px.Annotations[v1alpha1.AnnotationSkipCleanup] == "true" {
-		for _, name := range px.Finalizers {
-			if strings.HasPrefix(name, v1alpha1.FinalizerInstancePrefix) {
-				drop(name)
-				plan.abandoned = append(plan.abandoned, name)
-			}
+		plan.abandoned = instanceFinalizers(px)
+		for _, name := range plan.abandoned {
+			drop(name)
 		}
 	}
 	return plan
-}
-
-func drainTimeout(px *v1alpha1.Proxy) time.Duration {
-	if px.Spec.Deletion == nil || px.Spec.Deletion.DrainTimeoutSeconds == nil {
-		return 0
-	}
-	return time.Duration(*px.Spec.Deletion.DrainTimeoutSeconds) * time.Second
 }

@@ -36,7 +36,7 @@ func judge(lease *v1alpha1.ProxyLease, px *v1alpha1.Proxy, now time.Time) verdic
 		}
 	}
 	if !px.DeletionTimestamp.IsZero() {
-		end := px.DeletionTimestamp.Add(deletionTimeout(px))
+		end := px.DeletionTimestamp.Add(record.DrainTimeout(px))
 		if !now.Before(end) {
 			return verdict{Reason: v1alpha1.ReasonProxyDeleted, Message: fmt.Sprintf("Proxy %s is being deleted", b.ProxyName)}
 		}
@@ -55,13 +55,6 @@ func judge(lease *v1alpha1.ProxyLease, px *v1alpha1.Proxy, now time.Time) verdic
 		return verdict{Reason: v1alpha1.ReasonProxyUnhealthy, Message: fmt.Sprintf("Proxy %s is unhealthy: %s", b.ProxyName, healthy.Reason)}
 	}
 	return v
-}
-
-func deletionTimeout(px *v1alpha1.Proxy) time.Duration {
-	if d := px.Spec.Deletion; d != nil && d.DrainTimeoutSeconds != nil {
-		return time.Duration(*d.DrainTimeoutSeconds) * time.Second
-	}
-	return 0
 }
 
 // prospects is what the leases of a proxy depend on.

@@ -106,9 +106,6 @@ func poolChanged(e event.UpdateEvent) bool {
 
 // annotations of a member without that of the provider manager, which means nothing to a pool.
 func annotations(px *v1alpha1.Proxy) map[string]string {
-	if _, ok := px.Annotations[v1alpha1.AnnotationFirstIntent]; !ok {
-		return px.Annotations
-	}
 	out := maps.Clone(px.Annotations)
 	delete(out, v1alpha1.AnnotationFirstIntent)
 	return out
@@ -136,7 +133,7 @@ func memberChanged(e event.UpdateEvent) bool {
 		outOfDate(before) != outOfDate(after) ||
 		!unhealthySince(before).Equal(unhealthySince(after)) ||
 		!maps.Equal(before.Labels, after.Labels) ||
-		!maps.Equal(annotations(before), annotations(after)) ||
+		(!maps.Equal(before.Annotations, after.Annotations) && !maps.Equal(annotations(before), annotations(after))) ||
 		waitsForCapacity(before) != waitsForCapacity(after) ||
 		refusal(before) != refusal(after) ||
 		!equality.Semantic.DeepEqual(before.OwnerReferences, after.OwnerReferences)

@@ -25,7 +25,7 @@ const (
 // remove gives members up.
 func (p *planner) remove(victims []member, reason string) {
 	for _, m := range victims {
-		if timeout := m.drainTimeout(); m.leases > 0 && timeout > 0 {
+		if timeout := record.DrainTimeout(m.Proxy); m.leases > 0 && timeout > 0 {
 			deadline := metav1.NewTime(p.in.Now.Add(timeout))
 			request := v1alpha1.DrainRequest{Requester: drainRequester, Reason: reason, DeadlineTime: &deadline}
 			p.plan.Drains = append(p.plan.Drains, Update{
@@ -81,17 +81,10 @@ func (m *member) drainedByPool() *v1alpha1.DrainRequest {
 	return nil
 }
 
-func (m *member) drainTimeout() time.Duration {
-	if m.Spec.Deletion == nil {
-		return 0
-	}
-	return seconds(m.Spec.Deletion.DrainTimeoutSeconds, 0)
-}
-
 // emptyBy is when the leases of a leaving member end at the latest; zero when nobody says.
 func (m *member) emptyBy() time.Time {
 	if !m.DeletionTimestamp.IsZero() {
-		return m.DeletionTimestamp.Add(m.drainTimeout())
+		return m.DeletionTimestamp.Add(record.DrainTimeout(m.Proxy))
 	}
 	return record.DrainDeadline(m.Proxy)
 }

@@ -112,7 +112,7 @@ with_buildah() {
 		# The Dockerfile's own build stage runs, with this machine's Go and Go's caches in place of the golang image's.
 		args=(--build-arg "GO_IMAGE=localhost/toolchain" --build-arg BASE=scratch --build-arg "GIT_COMMIT=$(commit)"
 			--volume "$(go_env GOROOT):/usr/local/go:ro" --volume "$(go_env GOMODCACHE):/go/pkg/mod"
-			--volume "$(go_env GOCACHE):/root/.cache/go-build" --build-arg "GOPROXY=$(go_env GOPROXY)")
+			--volume "$(go_env GOCACHE):/go/cache" --build-arg "GOPROXY=$(go_env GOPROXY)")
 		dir=$REPO
 	fi
 	buildah bud "${storage[@]}" --isolation chroot --quiet --tag "$(tag "$name")" "${args[@]}" "$dir" >"$work/log" 2>&1 &&

@@ -182,6 +182,14 @@ func Draining(px *v1alpha1.Proxy) bool {
 	return len(px.Spec.DrainRequests) > 0 || !px.DeletionTimestamp.IsZero()
 }
 
+// DrainTimeout is how long leases may run on after a Proxy was deleted.
+func DrainTimeout(px *v1alpha1.Proxy) time.Duration {
+	if px.Spec.Deletion == nil || px.Spec.Deletion.DrainTimeoutSeconds == nil {
+		return 0
+	}
+	return time.Duration(*px.Spec.Deletion.DrainTimeoutSeconds) * time.Second
+}
+
 // DrainDeadline is the earliest moment at which the leases of a draining Proxy are revoked; zero when there is none.
 func DrainDeadline(px *v1alpha1.Proxy) time.Time {
 	var earliest time.Time

@@ -9,8 +9,8 @@ import (
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
 )
 
-// The first intent of a Proxy and our finalizer are one write: neither is ever there without the other, and the API server
-// has one write less to do for each Proxy. The status cannot be written along with a finalizer, so that intent is in an
+// The first intent of a Proxy is one write with our finalizer: it is never there without it, and the API server has one write
+// less to do for each Proxy. The status cannot be written along with a finalizer, so that intent is in an
 // annotation. It counts as the record until there is one in the status, which then says more; nobody takes it away.
 
 // firstIntent is what the annotation holds, as JSON.

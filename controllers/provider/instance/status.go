@@ -12,8 +12,8 @@ import (
 	"crawl.example.com/egress-proxies-operator/providers"
 )
 
-// StuckDeletion is how long a provider may take to delete an instance before that counts as blocked. The slowest do it in a
-// few minutes.
+// StuckDeletion is how long a provider may take to delete an instance before that counts as blocked: long for a slow one,
+// and soon enough for somebody to look before it costs much.
 const StuckDeletion = 15 * time.Minute
 
 // wayOut is how a person gets out of a blocked deletion.

@@ -335,7 +335,7 @@ func (r *Reconciler) look(ctx context.Context, s *subject) {
 // silent are the reasons of Provisioned that every instance goes through on its way to Running; the condition tells them, and
 // an event for each would double the writes of a start.
 var silent = map[string]bool{
-	v1alpha1.ReasonPending: true, v1alpha1.ReasonCreating: true, v1alpha1.ReasonStarting: true,
+	"": true, v1alpha1.ReasonPending: true, v1alpha1.ReasonCreating: true, v1alpha1.ReasonStarting: true,
 }
 
 // warnings are the reasons of Provisioned that are worth a Warning event.
@@ -359,8 +359,8 @@ func (r *Reconciler) write(ctx context.Context, s *subject, a Action, record v1a
 		return err
 	}
 	after := provisionedReason(s.px)
-	expected := silent[after] || (after == v1alpha1.ReasonRunning && (before == "" || silent[before]))
-	if after != before && after != "" && !expected {
+	expected := silent[after] || (after == v1alpha1.ReasonRunning && silent[before])
+	if after != before && !expected {
 		kind := corev1.EventTypeNormal
 		if warnings[after] {
 			kind = corev1.EventTypeWarning
