@@ -3,7 +3,6 @@
 package bench
 
 import (
-	"context"
 	"net"
 	"strconv"
 	"sync"
@@ -11,11 +10,10 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
-	toolscache "k8s.io/client-go/tools/cache"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
+	"crawl.example.com/egress-proxies-operator/internal/testenv"
 )
 
 // leaseWatch sees when leases become bound.
@@ -36,48 +34,21 @@ func watchLeases(b *leasingBench) *leaseWatch {
 	t := b.t
 	t.Helper()
 	w := &leaseWatch{bound: map[types.NamespacedName]boundLease{}, calls: map[types.NamespacedName]chan struct{}{}}
-	leases, err := cache.New(b.config, cache.Options{
-		Scheme: b.env.Client.Scheme(), DefaultNamespaces: map[string]cache.Config{b.namespace: {}, b.raw: {}},
-	})
-	b.must(err)
-	ctx, cancel := context.WithCancel(t.Context())
-	var running sync.WaitGroup
-	running.Go(func() {
-		if err := leases.Start(ctx); err != nil {
-			t.Errorf("watch leases: %v", err)
-		}
-	})
-	t.Cleanup(func() {
-		cancel()
-		running.Wait()
-	})
-	informer, err := leases.GetInformer(ctx, &v1alpha1.ProxyLease{})
-	b.must(err)
-	_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc: w.see, UpdateFunc: func(_, object any) { w.see(object) },
-		DeleteFunc: func(object any) {
-			if unknown, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
-				object = unknown.Obj
-			}
-			if lease, ok := object.(*v1alpha1.ProxyLease); ok {
-				w.mu.Lock()
-				defer w.mu.Unlock()
-				delete(w.bound, client.ObjectKeyFromObject(lease))
-			}
-		},
-	})
-	b.must(err)
+	testenv.Watch(t, b.config, &v1alpha1.ProxyLease{}, w.see, b.namespace, b.raw)
 	return w
 }
 
-func (w *leaseWatch) see(object any) {
-	lease, ok := object.(*v1alpha1.ProxyLease)
-	if !ok || lease.Status.Phase != v1alpha1.LeaseBound {
-		return
-	}
+func (w *leaseWatch) see(lease *v1alpha1.ProxyLease, gone bool) {
 	key := client.ObjectKeyFromObject(lease)
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if gone {
+		delete(w.bound, key)
+		return
+	}
+	if lease.Status.Phase != v1alpha1.LeaseBound {
+		return
+	}
 	if _, known := w.bound[key]; known {
 		return
 	}

@@ -3,7 +3,6 @@
 package bench
 
 import (
-	"context"
 	"fmt"
 	"sync"
 	"testing"
@@ -11,8 +10,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
-	toolscache "k8s.io/client-go/tools/cache"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
 	"crawl.example.com/egress-proxies-operator/internal/testenv"
@@ -29,63 +26,25 @@ type readiness struct {
 
 func watchReadiness(t *testing.T, env *testenv.Env, namespace string) *readiness {
 	t.Helper()
-	proxies, err := cache.New(env.Config, cache.Options{
-		Scheme: env.Client.Scheme(), DefaultNamespaces: map[string]cache.Config{namespace: {}},
-	})
-	if err != nil {
-		t.Fatalf("make a cache of Proxies: %v", err)
-	}
 	r := &readiness{ready: map[types.UID]*v1alpha1.Proxy{}, present: map[types.UID]*v1alpha1.Proxy{}}
-	ctx, cancel := context.WithCancel(t.Context())
-	var running sync.WaitGroup
-	running.Go(func() {
-		if err := proxies.Start(ctx); err != nil {
-			t.Errorf("watch Proxies: %v", err)
-		}
-	})
-	t.Cleanup(func() {
-		cancel()
-		running.Wait()
-	})
-	informer, err := proxies.GetInformer(ctx, &v1alpha1.Proxy{})
-	if err != nil {
-		t.Fatalf("watch Proxies: %v", err)
-	}
-	if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc: r.see, UpdateFunc: func(_, object any) { r.see(object) }, DeleteFunc: r.miss,
-	}); err != nil {
-		t.Fatalf("watch Proxies: %v", err)
-	}
+	testenv.Watch(t, env.Config, &v1alpha1.Proxy{}, r.see, namespace)
 	return r
 }
 
-func (r *readiness) see(object any) {
-	px, ok := object.(*v1alpha1.Proxy)
-	if !ok {
-		return
-	}
+func (r *readiness) see(px *v1alpha1.Proxy, gone bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if gone {
+		delete(r.present, px.UID)
+		delete(r.ready, px.UID)
+		r.last = time.Now()
+		return
+	}
 	r.present[px.UID] = px
 	if r.ready[px.UID] == nil && meta.IsStatusConditionTrue(px.Status.Conditions, v1alpha1.ConditionReady) {
 		r.last = time.Now()
 		r.ready[px.UID] = px
 	}
-}
-
-func (r *readiness) miss(object any) {
-	if unknown, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
-		object = unknown.Obj
-	}
-	px, ok := object.(*v1alpha1.Proxy)
-	if !ok {
-		return
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.present, px.UID)
-	delete(r.ready, px.UID)
-	r.last = time.Now()
 }
 
 // wait waits until done and gives the moment of the last change. A run that waits in vain says how far it came.

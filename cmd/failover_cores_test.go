@@ -1,45 +1,34 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"crawl.example.com/egress-proxies-operator/controllers/health/proxyzoo"
+	"crawl.example.com/egress-proxies-operator/internal/coretest"
 	"crawl.example.com/egress-proxies-operator/internal/testenv"
-	"crawl.example.com/egress-proxies-operator/leasing/wire"
 )
 
 const (
 	// apiToken is what callers of the HTTP API show.
 	apiToken = "a-token-for-tests-only"
-	// recoveredLog is in the log of a core that leads and knows all leases.
-	recoveredLog = "Leasing has recovered"
 	// takeoverLimit bounds the time until another core leads. The election's own times are most of it.
 	takeoverLimit = time.Minute
 )
 
 // replica is a running core process.
 type replica struct {
-	*testenv.Process
-	name, url string
-	http      *http.Client
+	*coretest.Core
+	name string
 }
-
-// leads tells whether the replica has ever led: a core that led and lost it ends.
-func (r *replica) leads() bool { return strings.Contains(r.Output(), recoveredLog) }
 
 // ended tells whether the process has ended.
 func (r *replica) ended() bool {
@@ -49,33 +38,6 @@ func (r *replica) ended() bool {
 	default:
 		return false
 	}
-}
-
-// call sends a request of the HTTP API; body is left out when it is nil.
-func (r *replica) call(ctx context.Context, method, path string, body any, key string) (status int, answer []byte, err error) {
-	var content io.Reader
-	if body != nil {
-		data, err := json.Marshal(body)
-		if err != nil {
-			return 0, nil, err
-		}
-		content = bytes.NewReader(data)
-	}
-	request, err := http.NewRequestWithContext(ctx, method, r.url+path, content)
-	if err != nil {
-		return 0, nil, err
-	}
-	request.Header.Set("Authorization", "Bearer "+apiToken)
-	if key != "" {
-		request.Header.Set(wire.HeaderKey, key)
-	}
-	response, err := r.http.Do(request)
-	if err != nil {
-		return 0, nil, err
-	}
-	defer func() { _ = response.Body.Close() }()
-	answer, err = io.ReadAll(response.Body)
-	return response.StatusCode, answer, err
 }
 
 // replicas start core processes that elect a leader among them.
@@ -118,22 +80,13 @@ func newReplicas(t *testing.T, env *testenv.Env, namespace string) *replicas {
 // start starts a core and waits until it answers.
 func (r *replicas) start() *replica {
 	r.t.Helper()
-	address, err := testenv.FreeAddress()
+	started, err := coretest.Start(r.binary, r.arguments, apiToken, crawlers)
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	core := &replica{
-		name: fmt.Sprint("core-", len(r.all)), url: "http://" + address,
-		http: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: crawlers}},
-	}
-	if core.Process, err = testenv.StartProcess(r.binary, append(slices.Clone(r.arguments), "--api-bind-address="+address), nil); err != nil {
-		r.t.Fatal(err)
-	}
+	core := &replica{started, fmt.Sprint("core-", len(r.all))}
 	r.all = append(r.all, core)
-	r.await(core.name+" answers", takeoverLimit, func(ctx context.Context) bool {
-		status, _, err := core.call(ctx, http.MethodGet, wire.PathLeases+"/none", nil, "")
-		return err == nil && status == http.StatusNotFound
-	})
+	r.await(core.name+" answers", takeoverLimit, core.Answers)
 	return core
 }
 
@@ -142,7 +95,7 @@ func (r *replicas) awaitLeader(among ...*replica) *replica {
 	r.t.Helper()
 	var leader *replica
 	r.await("a core leads", takeoverLimit, func(context.Context) bool {
-		i := slices.IndexFunc(among, (*replica).leads)
+		i := slices.IndexFunc(among, (*replica).Led)
 		if i >= 0 {
 			leader = among[i]
 		}
@@ -177,9 +130,7 @@ func (r *replicas) poll(limit time.Duration, is func(ctx context.Context) bool) 
 // close kills what still runs, and leaves the logs of a failed test.
 func (r *replicas) close() {
 	for _, core := range r.all {
-		core.Signal(syscall.SIGKILL)
-		<-core.Done()
-		core.http.CloseIdleConnections()
+		core.Kill()
 		if !r.t.Failed() {
 			continue
 		}

@@ -145,7 +145,7 @@ func (c *crawler) acquireHTTP(ctx context.Context, key string) (promise, bool) {
 		if c.patient {
 			try, cancel = context.WithCancel(ctx)
 		}
-		status, answer, err := core.call(try, http.MethodPost, wire.PathLeases, wire.LeaseRequest{
+		status, answer, err := core.Call(try, http.MethodPost, wire.PathLeases, wire.LeaseRequest{
 			Selector: map[string]*string{groupLabel: new(groupBusy)}, Holder: c.name, Mode: string(c.mode),
 			TTLSeconds: new(int32(crawlTTL)), WaitSeconds: new(int32(2)),
 		}, key)
@@ -181,7 +181,7 @@ func (c *crawler) releaseHTTP(ctx context.Context, p promise) {
 	for ctx.Err() == nil {
 		core := c.core(c.rng)
 		try, cancel := context.WithTimeout(ctx, impatience)
-		status, answer, err := core.call(try, http.MethodDelete, wire.PathLeases+"/"+url.PathEscape(p.id), nil, "")
+		status, answer, err := core.Call(try, http.MethodDelete, wire.PathLeases+"/"+url.PathEscape(p.id), nil, "")
 		cancel()
 		if err == nil && status == http.StatusNoContent {
 			return

@@ -107,7 +107,7 @@ func (f *failover) fill() {
 		group.Go(func() error {
 			if i%2 == 0 {
 				core := f.cores[i/2%len(f.cores)]
-				status, answer, err := core.call(ctx, http.MethodPost, wire.PathLeases, wire.LeaseRequest{
+				status, answer, err := core.Call(ctx, http.MethodPost, wire.PathLeases, wire.LeaseRequest{
 					Selector: map[string]*string{groupLabel: new(groupFull)}, Holder: "full", TTLSeconds: new(int32(crawlTTL)), WaitSeconds: new(int32(30)),
 				}, name)
 				if err != nil || status != http.StatusCreated {
@@ -177,7 +177,7 @@ func (f *failover) free(n int) {
 		}
 		f.await("a lease is given back", takeoverLimit, func(ctx context.Context) bool {
 			core := f.core(f.rng)
-			status, _, err := core.call(ctx, http.MethodDelete, wire.PathLeases+"/"+url.PathEscape(p.id), nil, "")
+			status, _, err := core.Call(ctx, http.MethodDelete, wire.PathLeases+"/"+url.PathEscape(p.id), nil, "")
 			return err == nil && status == http.StatusNoContent
 		})
 	}
@@ -194,7 +194,7 @@ func (f *failover) checkFull() {
 		if problem == "" && p.id != "" {
 			f.await("a core tells of a lease", takeoverLimit, func(ctx context.Context) bool {
 				core := f.core(f.rng)
-				status, answer, err := core.call(ctx, http.MethodGet, wire.PathLeases+"/"+url.PathEscape(p.id), nil, "")
+				status, answer, err := core.Call(ctx, http.MethodGet, wire.PathLeases+"/"+url.PathEscape(p.id), nil, "")
 				if err != nil || status == http.StatusServiceUnavailable {
 					return false
 				}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -11,8 +10,6 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
-	toolscache "k8s.io/client-go/tools/cache"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
 	"crawl.example.com/egress-proxies-operator/internal/testenv"
@@ -124,48 +121,11 @@ type stored struct {
 func watchLeases(t *testing.T, env *testenv.Env, namespace string, p *promises) *stored {
 	t.Helper()
 	s := &stored{leases: map[string]*v1alpha1.ProxyLease{}, changed: make(chan struct{}), bindings: map[types.UID]record.Binding{}, promises: p}
-	leases, err := cache.New(env.Config, cache.Options{
-		Scheme: env.Client.Scheme(), DefaultNamespaces: map[string]cache.Config{namespace: {}},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	running.Go(func() {
-		if err := leases.Start(ctx); err != nil {
-			t.Errorf("watch leases: %v", err)
-		}
-	})
-	t.Cleanup(func() {
-		cancel()
-		running.Wait()
-	})
-	informer, err := leases.GetInformer(ctx, &v1alpha1.ProxyLease{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc:    func(object any) { s.see(object, false) },
-		UpdateFunc: func(_, object any) { s.see(object, false) },
-		DeleteFunc: func(object any) {
-			if unknown, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
-				object = unknown.Obj
-			}
-			s.see(object, true)
-		},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.Watch(t, env.Config, &v1alpha1.ProxyLease{}, s.see, namespace)
 	return s
 }
 
-func (s *stored) see(object any, gone bool) {
-	lease, ok := object.(*v1alpha1.ProxyLease)
-	if !ok {
-		return
-	}
+func (s *stored) see(lease *v1alpha1.ProxyLease, gone bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.leases[lease.Name] = lease

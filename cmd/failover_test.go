@@ -169,7 +169,7 @@ func TestR3_RollingRestartHandsOverQuickly(t *testing.T) {
 		f.mu.Lock()
 		f.cores = slices.DeleteFunc(f.cores, func(core *replica) bool { return core == leader })
 		f.mu.Unlock()
-		if leader, other = other, next; next.leads() {
+		if leader, other = other, next; next.Led() {
 			leader, other = next, leader
 		}
 	}

@@ -30,6 +30,7 @@ var layers = []layer{
 	{"internal/statusapply", []string{"apis"}},
 	{"internal/manager", []string{"apis", "internal/tracing", "internal/version"}},
 	{"internal/testenv", []string{"apis", "internal/manager"}},
+	{"internal/coretest", []string{"internal/testenv", "leasing/wire"}},
 	{"internal/providersconfig", []string{"apis"}},
 	{"internal", []string{"apis", "internal/version"}},
 	{"providers", []string{"apis", "providers", "internal/tracing"}},
