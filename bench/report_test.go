@@ -54,6 +54,13 @@ func (s sample) median() float64 {
 	return (sorted[(n-1)/2] + sorted[n/2]) / 2
 }
 
+func (s sample) sum() (sum float64) {
+	for _, value := range s {
+		sum += value
+	}
+	return sum
+}
+
 // String is all values in the order of the rounds, with the median.
 func (s sample) String() string {
 	texts := make([]string, len(s))
