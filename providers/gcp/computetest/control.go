@@ -36,7 +36,7 @@ type Fault struct {
 	Operation *OperationError
 	// Hang sends nothing until the client gives up, the fault is taken back or the server ends.
 	Hang bool
-	// Drop closes the connection without an answer.
+	// Drop closes the connection without an answer. Go's client repeats a get by itself when the connection was used before.
 	Drop bool
 	// Commit lets the call take effect before Answer, Hang or Drop.
 	Commit bool

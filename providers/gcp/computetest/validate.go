@@ -17,7 +17,6 @@ const (
 	labelKey    = `[\p{Ll}\p{Lo}][\p{Ll}\p{Lo}\p{N}_-]{0,62}`
 	labelValue  = `[\p{Ll}\p{Lo}\p{N}_-]{0,63}`
 	tagPattern  = `[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?`
-	metadataKey = `[a-zA-Z0-9_-]{1,128}`
 	namePattern = `[-_.a-zA-Z0-9]+`
 )
 
@@ -99,9 +98,6 @@ func validMetadata(c *call) *ErrorAnswer {
 		item, _ := it.(obj)
 		key, value := text(item["key"]), text(item["value"])
 		field := fmt.Sprintf("resource.metadata.items[%d]", i)
-		if !fits(metadataKey, key) {
-			return Invalid(field+".key", key, "Must be a match of regex '"+metadataKey+"'")
-		}
 		if slices.Contains(keys, key) {
 			return Invalid(field+".key", key, "Metadata has duplicate keys.")
 		}
