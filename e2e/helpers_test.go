@@ -128,8 +128,13 @@ func awaitPool(ctx context.Context, t *testing.T, n int) {
 	})
 }
 
-// podOf is the Squid pod of a proxy.
+// podOf is the Squid pod of a proxy of the demo's namespace.
 func podOf(ctx context.Context, t *testing.T, proxyName string) *corev1.Pod {
+	t.Helper()
+	return podOfIn(ctx, t, namespace, proxyName)
+}
+
+func podOfIn(ctx context.Context, t *testing.T, namespace, proxyName string) *corev1.Pod {
 	t.Helper()
 	px := &v1alpha1.Proxy{}
 	if err := cluster.Get(ctx, client.ObjectKey{Namespace: namespace, Name: proxyName}, px); err != nil {

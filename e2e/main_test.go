@@ -37,7 +37,7 @@ const (
 
 var (
 	testenv env.Environment
-	cluster client.Client
+	cluster client.WithWatch
 )
 
 func TestMain(m *testing.M) {
@@ -57,7 +57,7 @@ func TestMain(m *testing.M) {
 		if err := v1alpha1.AddToScheme(scheme); err != nil {
 			return ctx, err
 		}
-		c, err := client.New(cfg.Client().RESTConfig(), client.Options{Scheme: scheme})
+		c, err := client.NewWithWatch(cfg.Client().RESTConfig(), client.Options{Scheme: scheme})
 		if err != nil {
 			return ctx, fmt.Errorf("make client: %w", err)
 		}

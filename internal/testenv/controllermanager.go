@@ -1,6 +1,7 @@
 package testenv
 
 import (
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -9,10 +10,10 @@ import (
 // controllerManagerStop bounds the end of a kube-controller-manager that was asked to end.
 const controllerManagerStop = 20 * time.Second
 
-// ControllerManager runs a real kube-controller-manager until the end of the test, with the collection of garbage and the
-// deletion of namespaces: they act with the rights of the accounts that they have in every cluster. It acts on all that the
-// package's tests have made.
-func (e *Env) ControllerManager(t testing.TB) {
+// ControllerManager runs a real kube-controller-manager until the end of the test, with the collection of garbage, the
+// deletion of namespaces, and what else is named: they act with the rights of the accounts that they have in every cluster. It
+// acts on all that the package's tests have made.
+func (e *Env) ControllerManager(t testing.TB, more ...string) {
 	t.Helper()
 	root, err := RepositoryRoot()
 	if err != nil {
@@ -24,7 +25,7 @@ func (e *Env) ControllerManager(t testing.TB) {
 	}
 	process, err := StartProcess(binary, []string{
 		"--kubeconfig=" + Kubeconfig(t, e.AddUser(t, "system:kube-controller-manager")),
-		"--controllers=garbage-collector-controller,namespace-controller",
+		"--controllers=" + strings.Join(append([]string{"garbage-collector-controller", "namespace-controller"}, more...), ","),
 		"--use-service-account-credentials", "--leader-elect=false", "--secure-port=0",
 	}, nil)
 	if err != nil {
