@@ -125,7 +125,7 @@ func (b Backend) reserve(ctx context.Context, want *v1alpha1.ProxyLease, wait ti
 		}
 	}
 	id := "call/" + uuid.NewString()
-	v := &waiter{request: request, pool: pool, since: b.Clock.Now(), served: make(chan served, 1)}
+	v := &waiter{request: request, pool: pool, since: b.Clock.Now(), served: make(chan served, 1), polls: wait == 0}
 	if err := b.waiting.add(id, v); err != nil {
 		return ledger.Reservation{}, err
 	}

@@ -90,7 +90,7 @@ func New(o Options) (*Allocator, error) {
 	a.ledger = ledger.New(verdict)
 	a.ledger.OnOvercommit(func(proxy types.NamespacedName) { announce(a.overcommits, proxy) })
 	a.waiting.init(o.MaxWaiting, o.MaxWaitingPerHolder)
-	a.waiting.demands.ended = a.unclaimed
+	a.waiting.demands.clock, a.waiting.demands.ended, a.waiting.demands.left = o.Clock, a.unclaimed, a.wake
 	a.chores = workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[chore]())
 	metrics, err := newMetrics(a, o.Registerer)
 	if err != nil {

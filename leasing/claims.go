@@ -3,28 +3,39 @@ package leasing
 import (
 	"time"
 
+	"k8s.io/utils/clock"
+
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
 	"crawl.example.com/egress-proxies-operator/leasing/ledger"
 )
 
 // Exclusive leases that have waited for a while claim a proxy in the ledger: one for all that ask for the same.
 
+// ClaimReturn is for how long a call that was not served may come again without losing what its like have waited for: a
+// little longer than it is told to wait before that. Else calls that wait for less than ExclusivePatience would never claim.
+const ClaimReturn = noProxyRetry + 2*time.Second
+
 // demand is the exclusive leases and calls that wait for the same.
 type demand struct {
 	n int
 	// since then some have waited, and none was served.
 	since time.Time
+	// left is when the last of them went away; set while n is 0.
+	left time.Time
 }
 
 // demands by shape. They have no lock of their own: they change with the queue.
 type demands struct {
 	byShape map[string]*demand
-	// ended is called when nobody waits for a shape any more.
+	clock   clock.PassiveClock
+	// ended is called when nobody waits for a shape any more, left when nobody does and a call may come again.
 	ended func(shape string)
+	left  func()
 }
 
-func (d *demands) count(v *waiter, n int) {
-	if v.request.Mode != v1alpha1.LeaseExclusive {
+// join takes in that v waits. One that does not really wait has no demand.
+func (d *demands) join(v *waiter) {
+	if v.request.Mode != v1alpha1.LeaseExclusive || v.polls {
 		return
 	}
 	of := d.byShape[v.shape]
@@ -35,10 +46,44 @@ func (d *demands) count(v *waiter, n int) {
 		of = &demand{since: v.since}
 		d.byShape[v.shape] = of
 	}
-	if of.n += n; of.n == 0 {
-		delete(d.byShape, v.shape)
-		d.ended(v.shape)
+	of.n++
+}
+
+// leave takes in that v waits no more. A lease that exists and waits no more does not come again.
+func (d *demands) leave(v *waiter, served bool) {
+	of := d.byShape[v.shape]
+	if of == nil || v.request.Mode != v1alpha1.LeaseExclusive || v.polls {
+		return
 	}
+	switch of.n--; {
+	case of.n > 0:
+	case served || v.served == nil:
+		d.end(v.shape)
+	default:
+		of.left = d.clock.Now()
+		d.left()
+	}
+}
+
+func (d *demands) end(shape string) {
+	delete(d.byShape, shape)
+	d.ended(shape)
+}
+
+// expire ends the demands of calls that did not come again. It gives the moment at which it is to be called again; zero: when
+// something changes.
+func (d *demands) expire(now time.Time) (again time.Time) {
+	for shape, of := range d.byShape {
+		if of.n > 0 {
+			continue
+		}
+		if at := of.left.Add(ClaimReturn); at.After(now) {
+			again = earlier(again, at)
+		} else {
+			d.end(shape)
+		}
+	}
+	return again
 }
 
 // served lets the others that ask for the same wait from now on.

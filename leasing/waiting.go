@@ -40,6 +40,8 @@ type waiter struct {
 	since      time.Time
 	// served takes the result of a call; nil for a lease that exists.
 	served chan served
+	// polls: it is served at once or not at all.
+	polls bool
 	// shape is set when it begins to wait.
 	shape string
 }
@@ -109,6 +111,7 @@ func (w *waiting) add(id string, v *waiter) error {
 	v.shape = shape(v)
 	if w.queue.Add(&queue.Item[*waiter]{ID: id, Holder: holder, Shape: v.shape, Value: v}) {
 		w.count(v, 1)
+		w.demands.join(v)
 	}
 	return nil
 }
@@ -122,6 +125,7 @@ func (w *waiting) remove(id string) bool {
 		return false
 	}
 	w.count(item.Value, -1)
+	w.demands.leave(item.Value, false)
 	return true
 }
 
@@ -134,15 +138,22 @@ func (w *waiting) pass(serve func(id string, v *waiter) bool) {
 			return false
 		}
 		w.count(item.Value, -1)
+		w.demands.leave(item.Value, true)
 		return true
 	})
+}
+
+// expire ends the demands of calls that did not come again.
+func (w *waiting) expire(now time.Time) (again time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.demands.expire(now)
 }
 
 func (w *waiting) count(v *waiter, n int) {
 	if v.served != nil {
 		w.calls.add(holderOf(v.request.Lease.Namespace, v.request.Holder), n)
 	}
-	w.demands.count(v, n)
 	if v.pool != "" {
 		key := types.NamespacedName{Namespace: v.request.Lease.Namespace, Name: v.pool}
 		if w.pools[key] += n; w.pools[key] == 0 {
@@ -240,7 +251,7 @@ func (a *Allocator) enqueue(lease *v1alpha1.ProxyLease) {
 		}
 	}
 	// An error is possible for calls only.
-	_ = a.waiting.add(id, &waiter{request: request, pool: pool, ttlSeconds: lease.Spec.TTLSeconds, since: now})
+	_ = a.waiting.add(id, &waiter{request: request, pool: pool, ttlSeconds: lease.Spec.TTLSeconds, since: now, polls: atOnce})
 	if atOnce {
 		a.pass()
 		if a.waiting.remove(id) {
@@ -300,7 +311,7 @@ func (a *Allocator) pass() (again time.Time) {
 		a.waiting.demands.served(v, now)
 		return true
 	})
-	return again
+	return earlier(again, a.waiting.expire(now))
 }
 
 // bind writes the grant of a lease that exists.

@@ -26,13 +26,10 @@ func pinnedTo(proxy string) func(*v1alpha1.ProxyLease) {
 	return func(l *v1alpha1.ProxyLease) { l.Spec.Selector, l.Spec.ProxyName = nil, proxy }
 }
 
-func TestL13_AStreamOfSharedLeasesDoesNotStarveAnExclusiveOne(t *testing.T) {
-	f := newFleet(t)
-	f.proxy("a")
-	f.proxy("b")
-	c := f.start(exclusivePatience(500 * time.Millisecond))
+// sharedStream keeps all proxies busy with shared leases that come and go, until the test ends.
+func sharedStream(t *testing.T, c *core) (granted *atomic.Int32) {
 	stop := make(chan struct{})
-	var granted atomic.Int32
+	granted = &atomic.Int32{}
 	var stream sync.WaitGroup
 	for i := range 6 {
 		stream.Go(func() {
@@ -49,25 +46,37 @@ func TestL13_AStreamOfSharedLeasesDoesNotStarveAnExclusiveOne(t *testing.T) {
 			}
 		})
 	}
-	defer stream.Wait()
-	defer close(stop)
+	t.Cleanup(func() {
+		close(stop)
+		stream.Wait()
+	})
+	flowsOn(t, granted)
+	return granted
+}
+
+// flowsOn waits for some more leases of a stream.
+func flowsOn(t *testing.T, granted *atomic.Int32) {
+	t.Helper()
+	before := granted.Load()
 	eventually(t, "the stream flows", func() string {
-		if n := granted.Load(); n < 12 {
+		if n := granted.Load() - before; n < 12 {
 			return fmt.Sprint(n)
 		}
 		return ""
 	})
+}
+
+func TestL13_AStreamOfSharedLeasesDoesNotStarveAnExclusiveOne(t *testing.T) {
+	f := newFleet(t)
+	f.proxy("a")
+	f.proxy("b")
+	c := f.start(exclusivePatience(500 * time.Millisecond))
+	granted := sharedStream(t, c)
 	for i := range 3 {
 		name := fmt.Sprint("x", i)
 		f.lease(name, exclusiveLease)
 		l := f.awaitPhase(name, v1alpha1.LeaseBound)
-		before := granted.Load()
-		eventually(t, "the stream flows on beside it", func() string {
-			if n := granted.Load() - before; n < 12 {
-				return fmt.Sprint(n)
-			}
-			return ""
-		})
+		flowsOn(t, granted)
 		for _, other := range f.leases() {
 			if other.Spec.Grant != nil && other.Spec.Grant.ProxyUID == l.Status.ProxyRef.UID {
 				t.Fatalf("%s shares the proxy of %s", other.Name, name)
@@ -77,6 +86,23 @@ func TestL13_AStreamOfSharedLeasesDoesNotStarveAnExclusiveOne(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// Calls that wait for less than the patience, and come again, wait together as long as one that stays.
+func TestL13_AStreamOfSharedLeasesDoesNotStarveCallsThatComeAgain(t *testing.T) {
+	f := newFleet(t)
+	f.proxy("a")
+	f.proxy("b")
+	c := f.start(exclusivePatience(3 * time.Second))
+	sharedStream(t, c)
+	eventually(t, "a call is served", func() string {
+		status, body := c.call(http.MethodPost, "/v1/leases", `{"mode":"Exclusive","waitSeconds":1}`)
+		if status != 201 {
+			return string(body)
+		}
+		c.call(http.MethodDelete, "/v1/leases/"+decode[httpLease](t, body).LeaseID, "")
+		return ""
+	})
 }
 
 // An Exclusive lease that waits for a busy proxy keeps others away from it, until it waits no more.
