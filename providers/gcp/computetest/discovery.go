@@ -136,7 +136,7 @@ func (d *document) checkQuery(m *apiMethod, query url.Values) (wrong []string) {
 		}
 		for _, value := range query[name] {
 			switch {
-			case s.Type == "boolean" && value != "true" && value != "false",
+			case s.Type == "boolean" && !fits(`true|false|True|False`, value), // gcloud writes them as Python does
 				s.Type == "integer" && !fits(`-?\d+`, value),
 				len(s.Enum) > 0 && !slices.Contains(s.Enum, value):
 				wrong = append(wrong, fmt.Sprintf("query parameter %s: illegal value %q", name, value))

@@ -105,7 +105,7 @@ func (s *Server) aggregatedList(c *call) (obj, *ErrorAnswer) {
 			lost = append(lost, service+"projects/"+c.Project+"/zones/"+z)
 		}
 	}
-	partial := c.Header.Get("X-Goog-Api-Version") >= partialSince || c.http.URL.Query().Get(partialSuccess) == "true"
+	partial := c.Header.Get("X-Goog-Api-Version") >= partialSince || strings.EqualFold(c.http.URL.Query().Get(partialSuccess), "true")
 	if lost != nil && !partial {
 		return nil, BackendError(http.StatusServiceUnavailable)
 	}
