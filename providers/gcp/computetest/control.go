@@ -155,6 +155,27 @@ func (s *Server) SetMissing(resource string, missing bool) {
 	s.missing[resource] = missing
 }
 
+// SetQuota bounds the VMs of a project in a region, stopped and failing ones included; a negative limit is none. An insert
+// beyond it is refused at once.
+func (s *Server) SetQuota(region string, limit int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if delete(s.quotas, region); limit >= 0 {
+		s.quotas[region] = limit
+	}
+}
+
+// overQuota says whether a project has no room for one more VM.
+func (s *Server) overQuota(project, region string) bool {
+	limit, bounded := s.quotas[region]
+	for _, v := range s.vms {
+		if v.project == project && regionOf(v.zone) == region {
+			limit--
+		}
+	}
+	return bounded && limit <= 0
+}
+
 // Settle lets the time that has passed take effect now instead of at the next call.
 func (s *Server) Settle() {
 	s.mu.Lock()

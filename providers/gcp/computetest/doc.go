@@ -40,5 +40,11 @@
 // names stay taken while a VM stops, that the server never forgets a requestId (the text says only that it may), the
 // wording of a project that is not there, and which scope form unreachables has.
 //
+// # Credentials
+//
+// Beside it stand the servers that hand out access tokens, each with errors on demand: ServiceAccount (key files),
+// Federation (workload identity federation, with and without impersonation) and Metadata. Isolate keeps a test away from
+// the credentials of the user and of the machine; every test that makes a client begins with it.
+//
 // Time is the clock's: nothing happens in the background. A state changes when somebody looks.
 package computetest

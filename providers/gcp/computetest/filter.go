@@ -51,9 +51,8 @@ func parseFilter(expression string) (filter, error) {
 
 func parseLegacy(expression string) (filter, error) {
 	parts := []string{expression}
-	if strings.HasPrefix(strings.TrimSpace(expression), "(") {
-		inner := strings.TrimSuffix(strings.TrimPrefix(strings.TrimSpace(expression), "("), ")")
-		parts = regexp.MustCompile(`\)\s*\(`).Split(inner, -1)
+	if inner, ok := strings.CutPrefix(strings.TrimSpace(expression), "("); ok {
+		parts = regexp.MustCompile(`\)\s*\(`).Split(strings.TrimSuffix(inner, ")"), -1)
 	}
 	var all []filter
 	for _, part := range parts {

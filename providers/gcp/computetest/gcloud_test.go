@@ -35,8 +35,8 @@ func gcloud(t *testing.T, s *Server, args ...string) string {
 	return strings.TrimSpace(out.String())
 }
 
-// TestGcloud: a program that somebody else wrote creates, lists, describes and deletes a VM on the server.
-func TestGcloud(t *testing.T) {
+// TestGT2_Gcloud: a program that somebody else wrote creates, lists, describes and deletes a VM on the server.
+func TestGT2_Gcloud(t *testing.T) {
 	if testing.Short() {
 		t.Skip("gcloud takes seconds")
 	}

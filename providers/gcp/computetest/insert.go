@@ -18,6 +18,9 @@ func (s *Server) insert(c *call) (obj, *ErrorAnswer) {
 	if s.vms[path] != nil {
 		return nil, AlreadyExists(path)
 	}
+	if region := regionOf(c.Zone); s.overQuota(c.Project, region) {
+		return nil, QuotaExceeded("INSTANCES", region)
+	}
 	s.serial++
 	v := &vm{project: c.Project, zone: c.Zone, name: c.Name, id: 4000000000000000000 + s.serial, created: s.options.Clock.Now(), fails: c.operation}
 	v.body = s.complete(c.body, v)

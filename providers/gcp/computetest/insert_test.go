@@ -4,6 +4,7 @@ import (
 	"maps"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -149,8 +150,8 @@ func TestIllegalInsertsNameTheirField(t *testing.T) {
 	}
 }
 
-// TestClientsAreHeldAgainstTheDocument: what Google's document does not have fails the test that owns the server.
-func TestClientsAreHeldAgainstTheDocument(t *testing.T) {
+// TestGT2_ClientsAreHeldAgainstTheDocument: what Google's document does not have fails the test that owns the server.
+func TestGT2_ClientsAreHeldAgainstTheDocument(t *testing.T) {
 	tests := map[string]func(*client){
 		`unknown field "netwrokInterfaces"`: func(c *client) {
 			body := asked(zoneA, "px-1")
@@ -210,8 +211,8 @@ func TestClientsAreHeldAgainstTheDocument(t *testing.T) {
 	}
 }
 
-// TestAnswersAreHeldAgainstTheDocument: the server cannot make up fields or states.
-func TestAnswersAreHeldAgainstTheDocument(t *testing.T) {
+// TestGT2_AnswersAreHeldAgainstTheDocument: the server cannot make up fields or states.
+func TestGT2_AnswersAreHeldAgainstTheDocument(t *testing.T) {
 	blamed := &complaints{TB: t}
 	c := clientOf(t, blamed, Options{})
 	c.s.Seed(Seed{Project: project, Zone: zoneA, Name: "theirs", Body: obj{"madeUp": true}})
@@ -240,5 +241,58 @@ func TestALeftDiskIsAttached(t *testing.T) {
 	c.clock.Step(time.Second)
 	if c.s.HasDisk(project, zoneA, "px-1") {
 		t.Error("the disk stayed although it is auto-deleted")
+	}
+}
+
+// TestQuota: VMs that are stopped or being deleted count, until they are gone.
+func TestQuota(t *testing.T) {
+	c := newClient(t, Options{Timing: &Timing{Delete: time.Second}})
+	c.s.SetQuota("europe-west3", 1)
+	c.create(zoneA, "px-1")
+	c.create("us-central1-a", "px-1")
+	for _, change := range []func(){
+		func() {}, func() { c.s.SetStatus(project, zoneA, "px-1", statusTerminated) }, func() { c.s.Stop(project, zoneA, "px-1") },
+	} {
+		change()
+		code, answer := c.insert(zoneB, asked(zoneB, "px-2"), "")
+		wants(t, "beyond the quota", code, answer, http.StatusForbidden, "quotaExceeded")
+	}
+	c.clock.Step(time.Second)
+	c.create(zoneB, "px-2")
+	c.s.SetQuota("europe-west3", -1)
+	c.create(zoneB, "px-3")
+}
+
+// TestInsertsAtTheSameTime: of many for one name one is accepted, and of many with one requestId all get its operation.
+func TestInsertsAtTheSameTime(t *testing.T) {
+	c := newClient(t, Options{})
+	const n = 8
+	codes := make(chan int, 2*n)
+	names := make(chan string, n)
+	var group sync.WaitGroup
+	for range n {
+		group.Go(func() {
+			code, _ := c.insert(zoneA, asked(zoneA, "px-1"), "")
+			codes <- code
+		})
+		group.Go(func() {
+			code, answer := c.insert(zoneB, asked(zoneB, "px-1"), idA)
+			codes <- code
+			names <- text(answer["name"])
+		})
+	}
+	group.Wait()
+	close(codes)
+	close(names)
+	count := map[int]int{}
+	for code := range codes {
+		count[code]++
+	}
+	operations := map[string]bool{}
+	for name := range names {
+		operations[name] = true
+	}
+	if count[http.StatusOK] != n+1 || count[http.StatusConflict] != n-1 || len(operations) != 1 || len(c.s.VMs()) != 2 {
+		t.Errorf("answers %v, operations %v, VMs %d", count, operations, len(c.s.VMs()))
 	}
 }

@@ -2,6 +2,7 @@ package computetest
 
 import (
 	"encoding/json"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -116,9 +117,7 @@ func (i *Issuer) current() (token string, lifetime time.Duration) {
 func (i *Issuer) grant(w http.ResponseWriter, more obj) {
 	token, lifetime := i.current()
 	answer := obj{"access_token": token, "token_type": "Bearer", "expires_in": int(lifetime / time.Second)}
-	for k, v := range more {
-		answer[k] = v
-	}
+	maps.Copy(answer, more)
 	i.send(w, http.StatusOK, answer)
 }
 

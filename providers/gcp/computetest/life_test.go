@@ -2,6 +2,7 @@ package computetest
 
 import (
 	"net/http"
+	"slices"
 	"testing"
 	"time"
 )
@@ -105,7 +106,7 @@ func TestStates(t *testing.T) {
 	if len(states) < 10 {
 		t.Fatalf("the document knows %q", states)
 	}
-	for _, state := range append(states[:len(states):len(states)], "HIBERNATING") {
+	for _, state := range append(slices.Clip(states), "HIBERNATING") {
 		c.s.SetStatus(project, zoneA, "px-1", "")
 		c.s.SetStatus(project, zoneA, "px-1", state)
 		_, got := c.get(zoneA, "px-1")

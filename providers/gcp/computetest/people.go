@@ -1,6 +1,9 @@
 package computetest
 
-import "time"
+import (
+	"maps"
+	"time"
+)
 
 // Seed is a VM that somebody else made.
 type Seed struct {
@@ -25,9 +28,7 @@ func (s *Server) Seed(seed Seed) VM {
 		"disks":             []any{obj{"boot": true, "autoDelete": true}},
 		"networkInterfaces": []any{obj{"accessConfigs": []any{obj{}}}},
 	}
-	for k, v := range seed.Body {
-		body[k] = v
-	}
+	maps.Copy(body, seed.Body)
 	s.serial++
 	v := &vm{project: seed.Project, zone: seed.Zone, name: seed.Name, id: 4000000000000000000 + s.serial, created: s.options.Clock.Now().Add(-seed.Age), seeded: true}
 	v.body = s.complete(body, v)

@@ -3,6 +3,7 @@ package computetest
 import (
 	"encoding/json"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -103,6 +104,7 @@ type Server struct {
 	faults      []*fault
 	unreachable map[string]bool
 	missing     map[string]bool
+	quotas      map[string]int  // of VMs, by region
 	states      map[string]bool // that Google does not know
 	requests    []*Request
 	serial      uint64
@@ -127,7 +129,7 @@ func New(t testing.TB, options Options) *Server {
 	s := &Server{
 		t: t, doc: doc, options: options, closing: make(chan struct{}), timing: DefaultTiming, token: options.Token,
 		vms: map[string]*vm{}, disks: map[string]bool{}, operations: map[string]*operation{}, byRequestID: map[string]*operation{},
-		unreachable: map[string]bool{}, missing: map[string]bool{}, states: map[string]bool{},
+		unreachable: map[string]bool{}, missing: map[string]bool{}, quotas: map[string]int{}, states: map[string]bool{},
 	}
 	if options.Timing != nil {
 		s.timing = *options.Timing
@@ -227,7 +229,7 @@ func (s *Server) admit(c *call) *ErrorAnswer {
 	}
 	if method.Request != nil {
 		k := check{document: s.doc, method: method.ID, request: true, known: s.states}
-		k.value(method.Request, map[string]any(c.body), "resource")
+		k.value(method.Request, c.body, "resource")
 		wrong = append(wrong, k.wrong...)
 		if c.Call == Insert {
 			c.Name, _ = c.body["name"].(string)
@@ -291,9 +293,7 @@ func (s *Server) send(w http.ResponseWriter, c *call, status int, header http.He
 		s.t.Errorf("encode the answer to %s: %v", c.URI, err)
 		return
 	}
-	for name, values := range header {
-		w.Header()[name] = values
-	}
+	maps.Copy(w.Header(), header)
 	w.Header().Set("Content-Type", "application/json; charset=UTF-8")
 	s.mu.Lock()
 	c.Status = status
