@@ -1,5 +1,5 @@
 // Command chartgen brings into the chart what has its source elsewhere: the CRDs, the roles and the admission policies of
-// config/, as copies under files/, and the schema of a ProviderClass as a definition of values.schema.json.
+// config/, as copies under files/, and the schemas of ProviderClass, ProxyPool and Proxy as definitions of values.schema.json.
 //
 //	go run ./hack/chartgen REPOSITORY
 package main
@@ -7,7 +7,6 @@ package main
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -20,6 +19,7 @@ import (
 
 const (
 	chart = "charts/egress-proxies-operator"
+	fleet = "charts/egress-fleet"
 	// definitions starts the generated end of values.schema.json; everything before is written by hand.
 	definitions = "\n  \"$defs\": "
 )
@@ -29,6 +29,46 @@ var copies = map[string]string{
 	"config/crd/bases": chart + "/files/crds",
 	"config/rbac":      chart + "/files/rbac",
 	"config/policy":    chart + "/files/policy",
+}
+
+// entry is a kind whose specification stands in a list of a chart's values, with a name beside its fields.
+type entry struct {
+	definition string
+	crd        string
+	name       map[string]any
+	required   []string
+	// extra are further properties that are no field of the specification.
+	extra map[string]any
+}
+
+// schemas are charts and the entries of their values.
+var schemas = map[string][]entry{
+	chart: {{
+		definition: "providerClass", crd: "providerclasses", required: []string{"name", "type"},
+		name: nameSchema(63, "name of the ProviderClass, which proxies name in spec.provider."),
+	}},
+	fleet: {
+		{
+			definition: "proxyPool", crd: "proxypools", required: []string{"name", "template"},
+			name: nameSchema(40, "name of the ProxyPool."),
+			extra: map[string]any{"autoscaled": map[string]any{
+				"type": "boolean", "description": "leaves the size to whoever scales the pool: replicas is not written. Default: false.",
+			}},
+		},
+		{
+			definition: "proxy", crd: "proxies", required: []string{"name"},
+			name: nameSchema(63, "name of the Proxy."),
+			extra: map[string]any{"labels": map[string]any{
+				"type": "object", "additionalProperties": map[string]any{"type": "string"}, "description": "labels of the Proxy, by which it is leased.",
+			}},
+		},
+	},
+}
+
+func nameSchema(longest int, description string) map[string]any {
+	return map[string]any{
+		"type": "string", "minLength": 1, "maxLength": longest, "pattern": "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", "description": description,
+	}
 }
 
 var notCopied = []string{"kustomization.yaml", "service_accounts.yaml", "role_bindings.yaml"}
@@ -50,7 +90,12 @@ func run(root string) error {
 			return err
 		}
 	}
-	return writeDefinitions(filepath.Join(root, chart, "values.schema.json"), filepath.Join(root, "config/crd/bases/crawl.example.com_providerclasses.yaml"))
+	for _, of := range slices.Sorted(maps.Keys(schemas)) {
+		if err := writeDefinitions(root, filepath.Join(root, of, "values.schema.json"), schemas[of]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // copyFolder makes to the same as from.
@@ -80,11 +125,15 @@ func copyFolder(from, to string) error {
 	return nil
 }
 
-// writeDefinitions puts the schema of an entry of providerClasses at the end of the chart's schema.
-func writeDefinitions(schemaFile, crdFile string) error {
-	entry, err := classEntry(crdFile)
-	if err != nil {
-		return err
+// writeDefinitions puts the schemas of entries at the end of a chart's schema.
+func writeDefinitions(root, schemaFile string, entries []entry) error {
+	made := map[string]any{}
+	for _, e := range entries {
+		schema, err := e.schema(root)
+		if err != nil {
+			return err
+		}
+		made[e.definition] = schema
 	}
 	text, err := os.ReadFile(schemaFile)
 	if err != nil {
@@ -98,7 +147,7 @@ func writeDefinitions(schemaFile, crdFile string) error {
 	encoder := json.NewEncoder(&generated)
 	encoder.SetEscapeHTML(false)
 	encoder.SetIndent("  ", "  ")
-	if err := encoder.Encode(map[string]any{"providerClass": entry}); err != nil {
+	if err := encoder.Encode(made); err != nil {
 		return fmt.Errorf("encode definitions: %w", err)
 	}
 	whole := byHand + definitions + generated.String() + "}\n"
@@ -111,9 +160,10 @@ func writeDefinitions(schemaFile, crdFile string) error {
 	return nil
 }
 
-// classEntry is the schema of a ProviderClass's spec with a name, as an entry of the providers file has it.
-func classEntry(crdFile string) (map[string]any, error) {
-	data, err := os.ReadFile(crdFile)
+// schema is that of the kind's spec with a name and the extra properties.
+func (e *entry) schema(root string) (map[string]any, error) {
+	file := filepath.Join(root, "config/crd/bases/crawl.example.com_"+e.crd+".yaml")
+	data, err := os.ReadFile(file)
 	if err != nil {
 		return nil, fmt.Errorf("read CRD: %w", err)
 	}
@@ -129,25 +179,23 @@ func classEntry(crdFile string) (map[string]any, error) {
 		} `json:"spec"`
 	}
 	if err := yaml.Unmarshal(data, &crd); err != nil {
-		return nil, fmt.Errorf("parse %s: %w", crdFile, err)
+		return nil, fmt.Errorf("parse %s: %w", file, err)
 	}
 	if len(crd.Spec.Versions) != 1 {
-		return nil, errors.New("the CRD must have one version, or chartgen must choose")
+		return nil, fmt.Errorf("%s must have one version, or chartgen must choose", file)
 	}
-	entry, ok := jsonSchema(crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"]).(map[string]any)
+	schema, ok := jsonSchema(crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"]).(map[string]any)
 	if !ok {
-		return nil, errors.New("the CRD has no schema of spec")
+		return nil, fmt.Errorf("%s has no schema of spec", file)
 	}
-	properties, ok := entry["properties"].(map[string]any)
+	properties, ok := schema["properties"].(map[string]any)
 	if !ok {
-		return nil, errors.New("the CRD's spec has no properties")
+		return nil, fmt.Errorf("the spec of %s has no properties", file)
 	}
-	properties["name"] = map[string]any{
-		"type": "string", "minLength": 1, "maxLength": 63, "pattern": "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$",
-		"description": "name of the ProviderClass, which proxies name in spec.provider.",
-	}
-	entry["required"] = []string{"name", "type"}
-	return entry, nil
+	properties["name"] = e.name
+	maps.Copy(properties, e.extra)
+	schema["required"] = e.required
+	return schema, nil
 }
 
 // jsonSchema turns a schema of a CRD into JSON Schema: without what only the API server knows, and refusing fields that
