@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -32,6 +33,8 @@ const (
 	consumedTTL = 10 * time.Minute
 	// maxConsumed bounds what is remembered.
 	maxConsumed = 100_000
+	// maxUnusable is how many proxies a call looks at whose credentials cannot be read.
+	maxUnusable = 16
 )
 
 // Lease implements httpapi.Backend.
@@ -67,35 +70,22 @@ func (b Backend) Lease(ctx context.Context, r httpapi.LeaseRequest) (httpapi.Lea
 
 // leaseHere grants as the leader: one write.
 func (b Backend) leaseHere(ctx context.Context, r httpapi.LeaseRequest, want *v1alpha1.ProxyLease) (httpapi.Lease, bool, error) {
+	// A repeated request takes no slot, so it neither waits for one nor counts for any limit.
+	if r.Key != "" {
+		if lease, ok := b.ledger.Taken(client.ObjectKeyFromObject(want)); ok {
+			return b.replayTaken(ctx, r, want, lease)
+		}
+	}
 	if err := b.room(ctx, client.ObjectKeyFromObject(want)); err != nil {
 		return httpapi.Lease{}, false, err
 	}
 	start := b.Clock.Now()
-	reservation, err := b.reserve(ctx, want, r.Wait)
+	reservation, ttl, err := b.reserveUsable(ctx, r, want)
 	if taken, ok := errors.AsType[*ledger.TakenError](err); ok {
-		if !taken.Lease.Written {
-			return httpapi.Lease{}, false, outcomeUnknown()
-		}
-		return b.replayStored(ctx, r, want)
+		return b.replayTaken(ctx, r, want, taken.Lease)
 	}
 	if err != nil {
 		return httpapi.Lease{}, false, b.refusal(err)
-	}
-	giveUp := func(err error) (httpapi.Lease, bool, error) {
-		b.ledger.Cancel(reservation)
-		b.wake()
-		return httpapi.Lease{}, false, err
-	}
-	ttl, err := b.ttl(ctx, reservation.Proxy, r.TTLSeconds)
-	if err != nil {
-		return giveUp(unavailable(err))
-	}
-	// Looked at before anything is written: a lease of a proxy that its holder cannot use would be of no use.
-	if ref := reservation.Proxy.Spec.CredentialsSecretRef; ref != nil {
-		if _, _, err := b.Credentials.Read(ctx, want.Namespace, ref.Name); err != nil {
-			b.Log.Error(err, "Read the credentials of a proxy to lease", "proxy", client.ObjectKeyFromObject(reservation.Proxy))
-			return giveUp(noCredentials())
-		}
 	}
 	lease, err := b.pipeline.Create(ctx, want, reservation, ttl, r.Key != "")
 	if exists, ok := errors.AsType[*grant.ExistsError](err); ok {
@@ -111,12 +101,51 @@ func (b Backend) leaseHere(ctx context.Context, r httpapi.LeaseRequest, want *v1
 	return answer, false, err
 }
 
-// reserve takes a slot for a call, and waits for one if the call says so. Who waits already comes first.
-func (b Backend) reserve(ctx context.Context, want *v1alpha1.ProxyLease, wait time.Duration) (ledger.Reservation, error) {
+// reserveUsable takes a slot of a proxy that the caller can use, with the TTL that the lease gets. A proxy whose credentials
+// cannot be read is of no use, and is passed over until its controller has noticed: being of no use it stays the emptiest.
+func (b Backend) reserveUsable(ctx context.Context, r httpapi.LeaseRequest, want *v1alpha1.ProxyLease) (ledger.Reservation, int32, error) {
+	cancel := func(reservation ledger.Reservation) {
+		b.ledger.Cancel(reservation)
+		b.wake()
+	}
+	var without []string
+	for {
+		reservation, err := b.reserve(ctx, want, without, r.Wait)
+		if _, none := errors.AsType[*ledger.NoProxyError](err); none && len(without) > 0 {
+			return ledger.Reservation{}, 0, noCredentials()
+		}
+		if err != nil {
+			return ledger.Reservation{}, 0, err
+		}
+		px := reservation.Proxy
+		ttl, err := b.ttl(ctx, px, r.TTLSeconds)
+		if err != nil {
+			cancel(reservation)
+			return ledger.Reservation{}, 0, unavailable(err)
+		}
+		if ref := px.Spec.CredentialsSecretRef; ref != nil {
+			if _, _, err := b.Credentials.Read(ctx, want.Namespace, ref.Name); err != nil {
+				b.Log.Error(err, "Read the credentials of a proxy to lease", "proxy", client.ObjectKeyFromObject(px))
+				cancel(reservation)
+				if without = append(without, px.Name); len(without) == maxUnusable {
+					return ledger.Reservation{}, 0, noCredentials()
+				}
+				r.Wait = 0
+				continue
+			}
+		}
+		return reservation, ttl, nil
+	}
+}
+
+// reserve takes a slot for a call, of no proxy in without, and waits for one if the call says so. Who waits already comes
+// first.
+func (b Backend) reserve(ctx context.Context, want *v1alpha1.ProxyLease, without []string, wait time.Duration) (ledger.Reservation, error) {
 	request, pool, err := requestOf(want)
 	if err != nil {
 		return ledger.Reservation{}, err
 	}
+	request.Excluded = slices.Concat(request.Excluded, without)
 	if b.waiting.len() == 0 {
 		r, err := b.ledger.Reserve(request, b.Clock.Now())
 		var none *ledger.NoProxyError
@@ -154,6 +183,14 @@ func (b Backend) reserve(ctx context.Context, want *v1alpha1.ProxyLease, wait ti
 		return ledger.Reservation{}, ctx.Err()
 	}
 	return s.reservation, s.err
+}
+
+// replayTaken answers a repeated request of which the ledger knows the lease.
+func (b Backend) replayTaken(ctx context.Context, r httpapi.LeaseRequest, want *v1alpha1.ProxyLease, lease ledger.Lease) (httpapi.Lease, bool, error) {
+	if !lease.Written {
+		return httpapi.Lease{}, false, outcomeUnknown()
+	}
+	return b.replayStored(ctx, r, want)
 }
 
 // replayStored answers a repeated request with the lease that exists for its key.

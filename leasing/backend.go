@@ -179,8 +179,12 @@ func (b Backend) Release(ctx context.Context, ref httpapi.Ref) error {
 		lease = &v1alpha1.ProxyLease{}
 		lease.Namespace, lease.Name, lease.UID = ref.Namespace, ref.Name, ref.UID
 	}
-	if err := b.Allocator.Release(ctx, lease); err != nil {
+	namesake, err := b.Allocator.Release(ctx, lease)
+	if err != nil {
 		return unavailable(err)
+	}
+	if namesake {
+		return nil // the key leases again
 	}
 	b.consumed.add(key, b.Clock.Now())
 	b.metrics.ended.WithLabelValues(v1alpha1.ReasonReleased).Inc()

@@ -117,7 +117,8 @@ func (a *Allocator) collectLease(ctx context.Context, l retention.Lease) error {
 			return err
 		}
 	}
-	return a.Release(ctx, lease)
+	_, err = a.Release(ctx, lease)
+	return err
 }
 
 // objects is how many leases exist, live and finished ones: by the ledger of the leader, and by what the others have seen.

@@ -12,12 +12,6 @@ import (
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
 )
 
-// Keys of a credentials Secret.
-const (
-	usernameKey = "username"
-	passwordKey = "password"
-)
-
 // SecretCredentials reads credentials from Secrets that carry the label crawl.example.com/proxy-credentials=true. Secrets
 // without it are not there, whatever the reader sees.
 type SecretCredentials struct{ Reader client.Reader }
@@ -32,10 +26,9 @@ func (c SecretCredentials) Read(ctx context.Context, namespace, name string) (us
 	if err != nil {
 		return "", "", fmt.Errorf("read secret %s/%s: %w", namespace, name, err)
 	}
-	for _, key := range []string{usernameKey, passwordKey} {
-		if len(secret.Data[key]) == 0 {
-			return "", "", fmt.Errorf("secret %s/%s has no data.%s", namespace, name, key)
-		}
+	username, password, err = v1alpha1.ParseCredentials(secret.Data)
+	if err != nil {
+		return "", "", fmt.Errorf("secret %s/%s: %w", namespace, name, err)
 	}
-	return string(secret.Data[usernameKey]), string(secret.Data[passwordKey]), nil
+	return username, password, nil
 }

@@ -169,15 +169,17 @@ func (a *Allocator) Revoke(ctx context.Context, lease *v1alpha1.ProxyLease, reas
 	return nil
 }
 
-// Release deletes a lease: its holder gave it back, or it has ended long enough ago.
-func (a *Allocator) Release(ctx context.Context, lease *v1alpha1.ProxyLease) error {
-	if err := a.pipeline.Release(ctx, lease); err != nil {
-		return fmt.Errorf("release: %w", err)
+// Release deletes a lease: its holder gave it back, or it has ended long enough ago. namesake says that its name is another
+// lease's now.
+func (a *Allocator) Release(ctx context.Context, lease *v1alpha1.ProxyLease) (namesake bool, err error) {
+	namesake, err = a.pipeline.Release(ctx, lease)
+	if err != nil {
+		return false, fmt.Errorf("release: %w", err)
 	}
 	a.finished.Remove(lease.UID)
 	a.braked()
 	a.ended(lease)
-	return nil
+	return namesake, nil
 }
 
 // WriteStatus writes what decide makes of a lease's status; nil leaves it. It starts from the cache and decides again after

@@ -29,6 +29,10 @@ const withdrawPause = time.Second
 // leaseElsewhere grants as a replica that does not lead: it creates an ordinary pending lease and waits for the leader to
 // bind it. There is no protocol between replicas but the API.
 func (b Backend) leaseElsewhere(ctx context.Context, r httpapi.LeaseRequest, want *v1alpha1.ProxyLease) (httpapi.Lease, bool, error) {
+	// A repeated request counts for no limit.
+	if r.Key != "" && b.Client.Get(ctx, client.ObjectKeyFromObject(want), &v1alpha1.ProxyLease{}) == nil {
+		return b.replayStored(ctx, r, want)
+	}
 	if err := b.room(ctx, client.ObjectKeyFromObject(want)); err != nil {
 		return httpapi.Lease{}, false, err
 	}
@@ -138,7 +142,7 @@ func (b Backend) giveUp(lease *v1alpha1.ProxyLease, problem error) (*v1alpha1.Pr
 func (b Backend) withdraw(lease *v1alpha1.ProxyLease) {
 	ctx, cancel := context.WithTimeout(b.pipeline.Base, callTimeout)
 	defer cancel()
-	if err := b.Allocator.Release(ctx, lease); err != nil {
+	if _, err := b.Allocator.Release(ctx, lease); err != nil {
 		b.Log.Error(err, "Withdraw a lease", "lease", client.ObjectKeyFromObject(lease))
 	}
 }

@@ -20,6 +20,9 @@ import (
 // refusal says by HTTP why a lease was not granted.
 func (b Backend) refusal(err error) error {
 	var none *ledger.NoProxyError
+	if refused, ok := errors.AsType[*httpapi.Error](err); ok {
+		return refused
+	}
 	switch {
 	case errors.As(err, &none):
 		retry := noProxyRetry

@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -18,12 +17,6 @@ import (
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
 	"crawl.example.com/egress-proxies-operator/controllers/health"
 	"crawl.example.com/egress-proxies-operator/controllers/health/probe"
-)
-
-// Keys of a Secret with a proxy's credentials.
-const (
-	credentialsUsername = "username"
-	credentialsPassword = "password"
 )
 
 // externalIDLength is how much of the digest of an External proxy's endpoint makes its instance id, in bytes.
@@ -137,12 +130,11 @@ func (r *Reconciler) credentials(ctx context.Context, px *v1alpha1.Proxy) (*heal
 }
 
 func parseCredentials(secret *corev1.Secret) (*health.Credentials, error) {
-	for _, key := range []string{credentialsUsername, credentialsPassword} {
-		if _, ok := secret.Data[key]; !ok {
-			return nil, errors.New("has no key " + key)
-		}
+	username, password, err := v1alpha1.ParseCredentials(secret.Data)
+	if err != nil {
+		return nil, err
 	}
-	return health.NewCredentials(string(secret.Data[credentialsUsername]), string(secret.Data[credentialsPassword]))
+	return health.NewCredentials(username, password)
 }
 
 // drainHeld tells whether core holds the deletion of px while leases run out.

@@ -125,7 +125,7 @@ func (p *Pipeline) Create(ctx context.Context, want *v1alpha1.ProxyLease, r ledg
 func (p *Pipeline) releaseAbandoned(ctx context.Context, lease *v1alpha1.ProxyLease) {
 	ctx, cancel := context.WithTimeout(ctx, abandonTimeout)
 	defer cancel()
-	if err := p.Release(ctx, lease); err != nil {
+	if _, err := p.Release(ctx, lease); err != nil {
 		p.Log.Error(err, "Release a lease whose requester went away", "lease", client.ObjectKeyFromObject(lease))
 	}
 }
@@ -331,26 +331,27 @@ func (p *Pipeline) settles(err error, unanswered time.Time) bool {
 	return !Ambiguous(err) && (unanswered.IsZero() || p.Clock.Since(unanswered) > settledAfter)
 }
 
-// Release deletes a lease, in one write. That it is gone already is a success. An exclusive lease lets go of its proxy.
-func (p *Pipeline) Release(ctx context.Context, lease *v1alpha1.ProxyLease) error {
+// Release deletes a lease, in one write. That it is gone already is a success; namesake says that its name is another's now. An
+// exclusive lease lets go of its proxy.
+func (p *Pipeline) Release(ctx context.Context, lease *v1alpha1.ProxyLease) (namesake bool, err error) {
 	key := client.ObjectKeyFromObject(lease)
 	for wait := p.backoff(ctx); ; {
 		err := attempt(ctx, func(ctx context.Context) error {
 			return p.Client.Delete(ctx, &v1alpha1.ProxyLease{ObjectMeta: metav1.ObjectMeta{Namespace: lease.Namespace, Name: lease.Name}},
 				client.Preconditions{UID: &lease.UID})
 		})
-		// A conflict is the precondition: only a namesake is left.
-		if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		namesake = apierrors.IsConflict(err) // the precondition
+		if err == nil || apierrors.IsNotFound(err) || namesake {
 			break
 		}
 		if !Ambiguous(err) || !wait() {
-			return fmt.Errorf("delete lease %s: %w", key, err)
+			return false, fmt.Errorf("delete lease %s: %w", key, err)
 		}
 	}
 	p.Ledger.Released(key, lease.UID, p.Clock.Now())
 	p.changed()
 	if b, ok := record.BindingOf(lease); ok && lease.Spec.Mode == v1alpha1.LeaseExclusive {
-		return p.Unclaim(ctx, types.NamespacedName{Namespace: lease.Namespace, Name: b.ProxyName}, lease.UID)
+		return namesake, p.Unclaim(ctx, types.NamespacedName{Namespace: lease.Namespace, Name: b.ProxyName}, lease.UID)
 	}
-	return nil
+	return namesake, nil
 }

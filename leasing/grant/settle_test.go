@@ -143,7 +143,8 @@ func TestR9_ACancelledRetryIsNotASuccess(t *testing.T) {
 				return p.Claim(ctx, exclusiveLease, r.Binding)
 			},
 			"release": func(ctx context.Context, p *Pipeline, _ ledger.Reservation) error {
-				return p.Release(ctx, exclusiveLease)
+				_, err := p.Release(ctx, exclusiveLease)
+				return err
 			},
 		} {
 			if name == "conflict" && (way == "create" || way == "release") {

@@ -93,6 +93,16 @@ func (l *Ledger) Reserve(r Request, now time.Time) (Reservation, error) {
 	return Reservation{Lease: r.Lease, Binding: e.binding, Mode: r.Mode, Proxy: p.object}, nil
 }
 
+// Taken tells what stands in the way of a reservation under a lease's name.
+func (l *Ledger) Taken(key types.NamespacedName) (Lease, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if e := l.taken(Request{Lease: key}); e != nil {
+		return e.export(), true
+	}
+	return Lease{}, false
+}
+
 // taken is what stands in the way of a reservation under the lease's name; nil when nothing does.
 func (l *Ledger) taken(r Request) *entry {
 	if w := l.writing[r.Lease]; w != nil {

@@ -4,11 +4,11 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"strings"
+
+	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
 )
 
 // Redacted is what a Credentials prints as, whatever asks it to.
@@ -22,19 +22,10 @@ type Credentials struct {
 	reveal func() (authorization, fingerprint string)
 }
 
-// NewCredentials returns credentials for Basic authentication. A user name must not be empty nor contain a colon
-// (RFC 7617 section 2: the first colon ends it), and neither part may contain control characters; the error never
-// repeats what it refuses.
+// NewCredentials returns credentials for Basic authentication; v1alpha1.CheckCredentials says which there can be.
 func NewCredentials(username, password string) (*Credentials, error) {
-	switch {
-	case username == "":
-		return nil, errors.New("username is empty")
-	case strings.Contains(username, ":"):
-		return nil, errors.New("username contains a colon, which Basic authentication cannot carry")
-	case hasControl(username):
-		return nil, errors.New("username contains a control character")
-	case hasControl(password):
-		return nil, errors.New("password contains a control character")
+	if err := v1alpha1.CheckCredentials(username, password); err != nil {
+		return nil, err
 	}
 	pair := username + ":" + password
 	sum := sha256.Sum256([]byte(pair))
@@ -76,7 +67,3 @@ func (c Credentials) MarshalJSON() ([]byte, error) { return []byte(`"` + Redacte
 
 // LogValue implements slog.LogValuer.
 func (c Credentials) LogValue() slog.Value { return slog.StringValue(Redacted) }
-
-func hasControl(s string) bool {
-	return strings.IndexFunc(s, func(r rune) bool { return r < 0x20 || r == 0x7f }) >= 0
-}

@@ -12,12 +12,6 @@ import (
 	"crawl.example.com/egress-proxies-operator/providers"
 )
 
-// Keys of a Secret with proxy credentials.
-const (
-	usernameKey = "username"
-	passwordKey = "password"
-)
-
 // userData resolves spec.cloudInit. A finding says that it cannot be resolved now, which is never a difference to what
 // runs; an error is one of the API server.
 func userData(ctx context.Context, reader client.Reader, px *v1alpha1.Proxy) ([]byte, *Finding, error) {
@@ -54,10 +48,10 @@ func credentials(ctx context.Context, reader client.Reader, px *v1alpha1.Proxy) 
 	if finding != nil || err != nil {
 		return nil, "", finding, err
 	}
-	username, password := secret.Data[usernameKey], secret.Data[passwordKey]
+	username, password := secret.Data[v1alpha1.CredentialsUsername], secret.Data[v1alpha1.CredentialsPassword]
 	if len(username) == 0 || len(password) == 0 {
 		return nil, "", &Finding{v1alpha1.ReasonCredentialsNotFound,
-			fmt.Sprintf("spec.credentialsSecretRef: Secret %s must have the keys %s and %s", ref.Name, usernameKey, passwordKey)}, nil
+			fmt.Sprintf("spec.credentialsSecretRef: Secret %s must have the keys %s and %s", ref.Name, v1alpha1.CredentialsUsername, v1alpha1.CredentialsPassword)}, nil
 	}
 	return &providers.Credentials{Username: string(username), Password: string(password)},
 		string(secret.UID) + "/" + secret.ResourceVersion, nil, nil

@@ -47,7 +47,7 @@ func TestA9_AnOldLeaderLeavesWhatItsSuccessorMade(t *testing.T) {
 		},
 		"user data": {
 			with: func(px *v1alpha1.Proxy) {
-				px.Spec.CloudInit = &v1alpha1.CloudInit{SecretKeyRef: &v1alpha1.SecretKeyRef{Name: "s", Key: usernameKey}}
+				px.Spec.CloudInit = &v1alpha1.CloudInit{SecretKeyRef: &v1alpha1.SecretKeyRef{Name: "s", Key: v1alpha1.CredentialsUsername}}
 			},
 			change: rotateSecret, old: "Secret",
 		},
@@ -60,7 +60,7 @@ func TestA9_AnOldLeaderLeavesWhatItsSuccessorMade(t *testing.T) {
 			s := newBed(t, fake.Behaviour{})
 			s.must(s.client.Create(t.Context(), &corev1.Secret{
 				ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "s", Labels: map[string]string{v1alpha1.LabelCloudInit: "true", v1alpha1.LabelProxyCredentials: "true"}},
-				Data:       map[string][]byte{usernameKey: []byte("old"), passwordKey: []byte("old")},
+				Data:       map[string][]byte{v1alpha1.CredentialsUsername: []byte("old"), v1alpha1.CredentialsPassword: []byte("old")},
 			}))
 			if test.with == nil {
 				test.with = func(*v1alpha1.Proxy) {}
@@ -109,6 +109,6 @@ func (s *bed) secret() *corev1.Secret {
 
 func rotateSecret(s *bed, _ *v1alpha1.Proxy) {
 	secret := s.secret()
-	secret.Data[usernameKey], secret.Data[passwordKey] = []byte("new"), []byte("new")
+	secret.Data[v1alpha1.CredentialsUsername], secret.Data[v1alpha1.CredentialsPassword] = []byte("new"), []byte("new")
 	s.must(s.client.Update(s.t.Context(), secret))
 }
