@@ -18,10 +18,17 @@ type ErrorAnswer struct {
 	ErrorInfo string
 }
 
+// rpcStatus is what newer errors say beside the HTTP status.
+var rpcStatus = map[int]string{
+	http.StatusBadRequest: "INVALID_ARGUMENT", http.StatusUnauthorized: "UNAUTHENTICATED", http.StatusForbidden: "PERMISSION_DENIED", http.StatusNotFound: "NOT_FOUND",
+	http.StatusConflict: "ALREADY_EXISTS", http.StatusTooManyRequests: "RESOURCE_EXHAUSTED", http.StatusInternalServerError: "INTERNAL", http.StatusServiceUnavailable: "UNAVAILABLE",
+}
+
 func (e *ErrorAnswer) body() obj {
 	inner := obj{"code": e.Status, "message": e.Message, "errors": []any{obj{"domain": "global", "reason": e.Reason, "message": e.Message}}}
 	if e.ErrorInfo != "" {
-		inner["details"] = []any{obj{"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": e.ErrorInfo, "domain": "googleapis.com", "metadatas": obj{"service": "compute.googleapis.com"}}}
+		inner["status"] = rpcStatus[e.Status]
+		inner["details"] = []any{obj{"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": e.ErrorInfo, "domain": "googleapis.com", "metadata": obj{"service": "compute.googleapis.com"}}}
 	}
 	return obj{"error": inner}
 }

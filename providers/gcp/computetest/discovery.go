@@ -71,7 +71,7 @@ var loadDocument = sync.OnceValues(func() (*document, error) {
 	}
 	dir := strings.TrimSpace(string(out))
 	if dir == "" {
-		return nil, fmt.Errorf("the module %s, which holds the discovery document of Compute Engine, is not in the module cache: go mod download %[1]s", discoveryModule)
+		return nil, fmt.Errorf("the module %s, which holds the discovery document of Compute Engine, is not in the module cache of this HOME: go mod download %[1]s", discoveryModule)
 	}
 	text, err := os.ReadFile(filepath.Join(dir, discoveryFile))
 	if err != nil {

@@ -28,7 +28,7 @@
 // fails later, then only its operation tells (ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS with details, QUOTA_EXCEEDED,
 // IP_SPACE_EXHAUSTED, CONDITION_NOT_MET and so on) and the VM vanishes; no status field beside code and message in errors
 // of the old form; a second delete of a VM that is stopping is 403 rateLimitExceeded; "Quota exceeded" is the text of two
-// different things; the texts that name a field, with reason invalid; natIP comes late and goes when a VM is terminated;
+// different things; newer errors have status and a google.rpc.ErrorInfo besides; the texts that name a field, with reason invalid; natIP comes late and goes when a VM is terminated;
 // preemption stops or deletes as the VM's termination action says; a get soon after an insert may find nothing.
 //
 // From the release notes of Google's clients: from API version 2026-09-01 on (header X-Goog-Api-Version) lists are always

@@ -101,6 +101,10 @@ func TestErrorTexts(t *testing.T) {
 		restore := c.s.Fail(Fault{Call: Insert, Answer: answer})
 		code, got := c.insert(zoneA, asked(zoneA, "px-1"), "")
 		wants(t, want, code, got, http.StatusForbidden, want)
+		inner := got["error"].(obj)
+		if details, _ := inner["details"].([]any); (len(details) == 1) != (answer.ErrorInfo != "") || (inner["status"] == "PERMISSION_DENIED") != (answer.ErrorInfo != "") {
+			t.Errorf("%s: the newer form is there or lacks something: %v", want, inner)
+		}
 		restore()
 	}
 }

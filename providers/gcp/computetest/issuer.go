@@ -150,6 +150,10 @@ func writeJSON(t testing.TB, path string, content obj) {
 // machine, until the test ends. Every test that makes a client starts with it, so none of them can be parallel.
 func Isolate(t testing.TB) {
 	t.Helper()
+	// The go command finds the module cache by HOME, so this comes first.
+	if _, err := loadDocument(); err != nil {
+		t.Fatal(err)
+	}
 	t.Setenv("HOME", t.TempDir())
 	t.Setenv("CLOUDSDK_CONFIG", t.TempDir())
 	t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", "")
