@@ -3,7 +3,7 @@
 //
 //	s := computetest.New(t, computetest.Options{Clock: clock, Zones: []string{"europe-west3-a", "europe-west3-b"}})
 //	endpoint := s.URL                       // http://127.0.0.1:port; the calls are below /compute/v1/
-//	restore := s.Fail(computetest.Fault{Call: computetest.Insert, Zone: "europe-west3-a", Operation: computetest.Stockout("europe-west3-a")})
+//	restore := s.Fail(computetest.Fault{Call: computetest.Insert, Zone: zone, Operation: computetest.Stockout(zone)})
 //	s.Preempt("demo-project", "europe-west3-a", "px-1")
 //	s.VMs(); s.Count(computetest.Delete); s.SetUnreachable("europe-west3-b", true)
 //
@@ -26,10 +26,11 @@
 //
 // From public reports of users and from the error handling of the Kubernetes autoscaler: an insert is accepted although it
 // fails later, then only its operation tells (ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS with details, QUOTA_EXCEEDED,
-// IP_SPACE_EXHAUSTED, CONDITION_NOT_MET and so on) and the VM vanishes; no status field beside code and message in errors
-// of the old form; a second delete of a VM that is stopping is 403 rateLimitExceeded; "Quota exceeded" is the text of two
-// different things; newer errors have status and a google.rpc.ErrorInfo besides; the texts that name a field, with reason invalid; natIP comes late and goes when a VM is terminated;
-// preemption stops or deletes as the VM's termination action says; a get soon after an insert may find nothing.
+// IP_SPACE_EXHAUSTED, CONDITION_NOT_MET and so on) and the VM vanishes; errors of the old form have no status field beside
+// code and message, newer ones have it and a google.rpc.ErrorInfo; a second delete of a VM that is stopping is 403
+// rateLimitExceeded; "Quota exceeded" is the text of two different things; the texts that name a field, with reason
+// invalid; natIP comes late and goes when a VM is terminated; preemption stops or deletes as the VM's termination action
+// says; a get soon after an insert may find nothing.
 //
 // From the release notes of Google's clients: from API version 2026-09-01 on (header X-Goog-Api-Version) lists are always
 // partial when a zone is out of reach, before that only with returnPartialSuccess and otherwise an error.
