@@ -40,3 +40,31 @@ func TestDeadlineKnowsTheRenewalThatIsAskedFor(t *testing.T) {
 		t.Fatalf("it was renewed twice, until %v", at)
 	}
 }
+
+// The deadline of a lease whose deletion went unnoticed finds out, and its proxy is seen to as by the event.
+func TestDeadlineOfALeaseThatIsGoneFreesItsProxy(t *testing.T) {
+	px := fixture.Proxy("team", "p")
+	lease := bound(px, "l")
+	lease.Spec.Mode = v1alpha1.LeaseExclusive
+	px.Status.Exclusive = &v1alpha1.Exclusive{LeaseUID: lease.UID}
+	b := newBackend(t, true, px) // the lease is not stored
+	b.ledger.Open()
+	b.ledger.ObserveProxy(px)
+	b.ledger.Start(1, "")
+	b.onLease(lease)
+	draining := px.DeepCopy()
+	draining.ResourceVersion, draining.Spec.DrainRequests = "9", []v1alpha1.DrainRequest{{Requester: "test"}}
+	b.ledger.ObserveProxy(draining)
+	d, ok := b.deadlines.Get(lease.UID)
+	if !ok || b.ledger.Load(px.UID) != 1 {
+		t.Fatal("the lease is not known")
+	}
+	b.Clock.(*clocktesting.FakeClock).Step(2 * time.Minute)
+	b.expire(d)
+	if n := b.ledger.Load(px.UID); n != 0 {
+		t.Fatalf("the proxy carries %d leases", n)
+	}
+	if b.chores.Len() != 1 || len(b.changes) != 1 {
+		t.Fatalf("%d chores and %d announcements of a proxy that nothing holds", b.chores.Len(), len(b.changes))
+	}
+}

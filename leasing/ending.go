@@ -78,7 +78,11 @@ func (a *Allocator) expire(d expiry.Deadline) {
 	switch {
 	case errors.Is(err, grant.ErrGone):
 		// Deleted, whatever a late answer made the ledger believe.
+		believed, ok := a.ledger.Taken(d.Lease)
 		a.ledger.Released(d.Lease, d.UID, a.Clock.Now())
+		if ok && believed.UID == d.UID {
+			a.freed(types.NamespacedName{Namespace: d.Lease.Namespace, Name: believed.Binding.ProxyName}, believed.Binding.ProxyUID, d.UID)
+		}
 		a.wake()
 		return
 	case err != nil:

@@ -132,15 +132,19 @@ func (a *Allocator) ended(lease *v1alpha1.ProxyLease) {
 	a.waiting.remove(string(lease.UID))
 	a.deadlines.Delete(lease.UID)
 	if b, ok := record.BindingOf(lease); ok {
-		key := types.NamespacedName{Namespace: lease.Namespace, Name: b.ProxyName}
-		if px := a.ledger.Proxy(key, b.ProxyUID); px != nil {
-			a.checkExclusive(px, lease.UID)
-			if record.Draining(px) && a.ledger.Load(px.UID) == 0 {
-				announce(a.changes, key)
-			}
-		}
+		a.freed(types.NamespacedName{Namespace: lease.Namespace, Name: b.ProxyName}, b.ProxyUID, lease.UID)
 	}
 	a.wake()
+}
+
+// freed sees to a proxy of which a lease has let go.
+func (a *Allocator) freed(proxy types.NamespacedName, uid, lease types.UID) {
+	if px := a.ledger.Proxy(proxy, uid); px != nil {
+		a.checkExclusive(px, lease)
+		if record.Draining(px) && a.ledger.Load(px.UID) == 0 {
+			announce(a.changes, proxy)
+		}
+	}
 }
 
 // track keeps the deadline of a bound lease up to what its object says.
