@@ -44,6 +44,10 @@ type Error struct {
 	Message string
 	// RetryAfter is the provider's wish; 0 when it has none.
 	RetryAfter time.Duration
+	// Outcome is set by Get, beside NotFound, when the operation of the last accepted Create (Ref.Operation) has ended
+	// without an instance and nothing more can come of that attempt: InvalidSpec, Capacity or Auth, with Field and Message
+	// as a refusing Create has them.
+	Outcome Reason
 	// Err is the raw error. It must not contain user data or credentials: it is logged.
 	Err error
 }
@@ -105,6 +109,14 @@ func RetryAfterOf(err error) time.Duration {
 		return e.RetryAfter
 	}
 	return 0
+}
+
+// OutcomeOf is how the last accepted Create has ended according to a NotFound of Get; "" when that is not known.
+func OutcomeOf(err error) Reason {
+	if e, ok := errors.AsType[*Error](err); ok && e.Reason == NotFound {
+		return e.Outcome
+	}
+	return ""
 }
 
 // fallbackMessage is shown when an error brings no stable message of its own.

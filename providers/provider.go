@@ -117,6 +117,9 @@ type Ref struct {
 	// ProviderID is self-contained: gce://project/zone/name, libvirt://host/uuid, pod://namespace/name. At most 1024
 	// characters. It is for people, and a hint for Get; Name and Zone decide.
 	ProviderID string
+	// Operation is what the Receipt of the last accepted Create said; "" when that is not known. Get may look it up to tell
+	// why nothing is there, see Error.Outcome.
+	Operation string
 }
 
 // State is what an instance is doing.
@@ -160,6 +163,9 @@ type CreateRequest struct {
 	Zone string
 	// Hash is to be written on the instance and read back; it is not to be understood. At most 64 characters.
 	Hash string
+	// Attempt is the same in all calls of one attempt and another in every other attempt of the Proxy: what a key of
+	// idempotency is made from. At most 64 characters; "" when it is not known.
+	Attempt string
 	// Labels of the Proxy, for providers that can show them.
 	Labels map[string]string
 	// Spec is a copy.
@@ -171,7 +177,7 @@ type CreateRequest struct {
 }
 
 // Receipt is an opaque note of the provider about an accepted Create; it is stored in status.instance.operation, which
-// people may read. At most 1024 characters. Nobody hands it back to the provider.
+// people may read. At most 1024 characters. Get is handed it in Ref.Operation until the next attempt.
 type Receipt struct {
 	Operation string
 }

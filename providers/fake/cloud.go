@@ -70,6 +70,7 @@ type Cloud struct {
 	failures  map[string][]error
 	lost      map[string]int
 	vanish    int
+	ended     map[string]*providers.Error // by operation
 	miss      int
 	down      map[string]error
 	stalled   chan struct{} // nil: nothing hangs
@@ -96,7 +97,7 @@ type machine struct {
 func NewCloud(c clock.PassiveClock, b Behaviour) *Cloud {
 	return &Cloud{
 		clock: c, behaviour: b,
-		failures: map[string][]error{}, lost: map[string]int{}, down: map[string]error{}, hooks: map[string]func(Call){},
+		ended: map[string]*providers.Error{}, failures: map[string][]error{}, lost: map[string]int{}, down: map[string]error{}, hooks: map[string]func(Call){},
 		listeners: map[*provider]chan event.TypedGenericEvent[providers.Owner]{},
 	}
 }
@@ -127,6 +128,19 @@ func (c *Cloud) Vanish(n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.vanish += n
+}
+
+// End makes instances of a name vanish as an operation that fails does. Get explains it to those who name the operation, see
+// Behaviour.Operations.
+func (c *Cloud) End(name string, why *providers.Error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.machines = slices.DeleteFunc(c.machines, func(m *machine) bool {
+		if m.instance.Name == name {
+			c.ended[m.receipt.Operation] = why
+		}
+		return m.instance.Name == name
+	})
 }
 
 // Miss makes the next n Gets say NotFound, whatever there is.

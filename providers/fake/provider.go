@@ -197,7 +197,11 @@ func (p *provider) Get(ctx context.Context, ref providers.Ref) (providers.Instan
 			return m.view(now), nil
 		}
 	}
-	return providers.Instance{}, providers.NewError(providers.NotFound, "get instance", "", nil)
+	gone := providers.NewError(providers.NotFound, "get instance", "", nil)
+	if why := c.ended[ref.Operation]; why != nil && ref.Operation != "" {
+		gone.Outcome, gone.Field, gone.Message = why.Reason, why.Field, why.Message
+	}
+	return providers.Instance{}, gone
 }
 
 // Delete implements providers.Provider.

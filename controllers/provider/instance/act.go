@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"strconv"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -73,6 +74,8 @@ func (r *Reconciler) report(ctx context.Context, s *subject, a *Action, record v
 		blocked = &Finding{a.Reason, messageOf(*a)}
 	case o != nil && o.Found && o.Instance.Owner.UID == d.UID:
 		record = recordFound(d, record, o.Instance, r.Clock.Now())
+	case o != nil && o.Ended != nil && record.Operation != "" && !d.Deleting:
+		record = recordEnded(record, *o.Ended)
 	case o != nil && o.Err == nil && !o.Found && record.ID != "" && confirmed(record, o.Time, r.Timing):
 		record = recordGone(record)
 	}
@@ -107,6 +110,7 @@ func (r *Reconciler) create(ctx context.Context, s *subject, a *Action, record v
 		Owner:       r.owner(s.px),
 		Zone:        record.Zone,
 		Hash:        s.desired.Hash,
+		Attempt:     attemptKey(record),
 		Labels:      maps.Clone(s.px.Labels),
 		Spec:        *s.px.Spec.DeepCopy(),
 		UserData:    s.userData,
@@ -137,6 +141,11 @@ func (r *Reconciler) create(ctx context.Context, s *subject, a *Action, record v
 	}
 	log.FromContext(ctx).V(1).Info("Asked for an instance", "instance", s.name, "zone", record.Zone, "attempt", record.Attempt, "outcome", outcome.Reason)
 	return nil
+}
+
+// attemptKey tells the attempts of a Proxy apart, the same in every process that reads the record.
+func attemptKey(r v1alpha1.Instance) string {
+	return strconv.FormatInt(r.IntentTime.Unix(), 10) + "-" + strconv.Itoa(int(r.Attempt))
 }
 
 // stillAsked reads past the cache, after the look at the instance, what that should be made from. Nothing that is stored

@@ -59,6 +59,8 @@ type Observed struct {
 	Err      error
 	Found    bool
 	Instance providers.Instance
+	// Ended is how the recorded attempt came to nothing, when nothing is found and the provider knows; nil else.
+	Ended *Finding
 }
 
 // Kind of an Action.
@@ -142,6 +144,9 @@ func Decide(d Desired, r v1alpha1.Instance, o *Observed, now time.Time, t provid
 		return failed(o.Err)
 	case o.Found:
 		return decideFound(d, r, o.Instance, asked, now, t)
+	case o.Ended != nil && r.Operation != "":
+		// A new attempt, which has no operation yet, is not meant.
+		return decideEnded(d, r, *o.Ended, now, t)
 	}
 	return decideNotFound(d, r, asked, now, t)
 }
@@ -251,6 +256,21 @@ func decideNotFound(d Desired, r v1alpha1.Instance, asked, now time.Time, t prov
 	return Action{Kind: RecordIntent, Reason: why.Reason, Message: why.Message}
 }
 
+// decideEnded is about an attempt that the provider accepted and knows to have ended without an instance: there is nothing
+// to settle and nothing to confirm. Another place is tried at once.
+func decideEnded(d Desired, r v1alpha1.Instance, why Finding, now time.Time, t providers.Timing) Action {
+	moving := d.Zone != r.Zone
+	switch {
+	case d.Hold != nil:
+		return Action{Report, d.Hold.Reason, d.Hold.Message, t.Slow}
+	case why.Reason == v1alpha1.ReasonInvalidSpec && !moving && !changed(d, r) && d.ClassGeneration == r.ClassGeneration:
+		return Action{Report, why.Reason, why.Message, t.Slow}
+	case !moving && backoffLeft(d, r, now) > 0:
+		return Action{Report, why.Reason, why.Message, backoffLeft(d, r, now)}
+	}
+	return Action{Kind: RecordIntent, Reason: why.Reason, Message: why.Message}
+}
+
 // decideLost is about an instance that was seen and is not found now.
 func decideLost(d Desired, r v1alpha1.Instance, asked, now time.Time, t providers.Timing) Action {
 	unconfirmed, gone := v1alpha1.ReasonInstanceMissing, v1alpha1.ReasonInstanceLost
@@ -292,8 +312,10 @@ var errorReasons = map[providers.Reason]string{
 	providers.Auth:        v1alpha1.ReasonAuthFailed,
 }
 
-func errorReason(err error) string {
-	if reason, ok := errorReasons[providers.ReasonOf(err)]; ok {
+func errorReason(err error) string { return reasonOf(providers.ReasonOf(err)) }
+
+func reasonOf(of providers.Reason) string {
+	if reason, ok := errorReasons[of]; ok {
 		return reason
 	}
 	return v1alpha1.ReasonProviderUnreachable

@@ -58,6 +58,9 @@ func askedAgo(d time.Duration, o *Observed) *Observed {
 	return &late
 }
 
+// endedAs is a NotFound whose operation has ended.
+func endedAs(reason string) *Observed { return &Observed{Ended: &Finding{reason, "why"}} }
+
 func failing(reason providers.Reason) *Observed {
 	return &Observed{Err: providers.NewError(reason, "get", "", errors.New("request id 17"))}
 }
@@ -78,6 +81,10 @@ func TestDecide(t *testing.T) {
 	missing := func(r v1alpha1.Instance, age time.Duration) v1alpha1.Instance { r.MissingTime = ago(age); return r }
 	started := func(r v1alpha1.Instance, age time.Duration) v1alpha1.Instance { r.StartedTime = ago(age); return r }
 	submitted := func(r v1alpha1.Instance) v1alpha1.Instance { r.SubmittedTime = r.IntentTime; return r }
+	operated := func(r v1alpha1.Instance) v1alpha1.Instance {
+		r.SubmittedTime, r.Operation = r.IntentTime, "operation-1"
+		return r
+	}
 	at := func(r v1alpha1.Instance, intent time.Duration) v1alpha1.Instance {
 		r.IntentTime = ago(intent)
 		return r
@@ -167,6 +174,18 @@ func TestDecide(t *testing.T) {
 		{"another owner's is left alone", wanted(), seen, found(providers.StateRunning, foreign), Report, v1alpha1.ReasonNameCollision},
 		{"an error is not absence", wanted(), seen, failing(providers.Unavailable), Report, v1alpha1.ReasonProviderUnreachable},
 		{"A31 recovery from an invalid class", wanted(blind), seen, nil, Report, v1alpha1.ReasonClassNotFound},
+
+		// The provider knows that the attempt has ended.
+		{"ended for lack of capacity backs off where it is", wanted(), operated(intended(time.Second)), endedAs(v1alpha1.ReasonWaitingForCapacity), Report, v1alpha1.ReasonWaitingForCapacity},
+		{"ended for lack of capacity is tried again where it is", wanted(), operated(intended(BackoffMin)), endedAs(v1alpha1.ReasonWaitingForCapacity), RecordIntent, v1alpha1.ReasonWaitingForCapacity},
+		{"ended for lack of capacity is tried in another place at once", wanted(inZoneB), operated(intended(time.Second)), endedAs(v1alpha1.ReasonWaitingForCapacity), RecordIntent, v1alpha1.ReasonWaitingForCapacity},
+		{"ended although it was seen is tried in another place at once", wanted(inZoneB), operated(at(seen, time.Second)), endedAs(v1alpha1.ReasonWaitingForCapacity), RecordIntent, v1alpha1.ReasonWaitingForCapacity},
+		{"ended as invalid waits for a change", wanted(), operated(intended(time.Hour)), endedAs(v1alpha1.ReasonInvalidSpec), Report, v1alpha1.ReasonInvalidSpec},
+		{"ended as invalid is tried when the specification has changed", wanted(), with(operated(intended(time.Second)), func(r *v1alpha1.Instance) { r.DesiredHash = "v1-old" }), endedAs(v1alpha1.ReasonInvalidSpec), RecordIntent, v1alpha1.ReasonInvalidSpec},
+		{"ended as invalid is tried when the class has changed", wanted(func(d *Desired) { d.ClassGeneration = 2 }), operated(intended(time.Hour)), endedAs(v1alpha1.ReasonInvalidSpec), RecordIntent, v1alpha1.ReasonInvalidSpec},
+		{"ended, and nothing may be made", wanted(held), operated(intended(time.Hour)), endedAs(v1alpha1.ReasonWaitingForCapacity), Report, v1alpha1.ReasonCloudInitError},
+		{"ended was the attempt before", wanted(), intended(time.Second), endedAs(v1alpha1.ReasonWaitingForCapacity), Create, v1alpha1.ReasonCreating},
+		{"ended does not hurry a deletion", wanted(deleting), operated(intended(time.Second)), endedAs(v1alpha1.ReasonWaitingForCapacity), Report, v1alpha1.ReasonDeleting},
 
 		// It was there.
 		{"A7 one NotFound", wanted(), seen, absent, RecordMissing, v1alpha1.ReasonInstanceMissing},

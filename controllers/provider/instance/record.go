@@ -87,6 +87,15 @@ func recordMissing(r v1alpha1.Instance, now time.Time) v1alpha1.Instance {
 	return r
 }
 
+// recordEnded notes how an attempt came to nothing after it had been accepted. What may have been seen of its instance is
+// no longer true.
+func recordEnded(r v1alpha1.Instance, why Finding) v1alpha1.Instance {
+	r.State, r.Message = why.Reason, why.Message
+	r.ID, r.ProviderID, r.Hash, r.Addresses = "", "", "", nil
+	r.StartedTime, r.CreationTime, r.MissingTime = nil, nil, nil
+	return r
+}
+
 // recordGone clears what is no longer true of an instance that is confirmed to be gone and not made anew.
 func recordGone(r v1alpha1.Instance) v1alpha1.Instance {
 	r.Addresses = nil

@@ -310,7 +310,7 @@ func (s *subject) record() v1alpha1.Instance {
 func (s *subject) ref() providers.Ref {
 	ref := providers.Ref{Namespace: s.px.Namespace, Name: s.name}
 	if i := s.px.Status.Instance; i != nil {
-		ref.Zone, ref.ProviderID = i.Zone, i.ProviderID
+		ref.Zone, ref.ProviderID, ref.Operation = i.Zone, i.ProviderID, i.Operation
 	}
 	return ref
 }
@@ -322,6 +322,10 @@ func (r *Reconciler) look(ctx context.Context, s *subject) {
 	s.observed = &Observed{Time: asked, Found: err == nil, Instance: instance}
 	if err != nil && !providers.IsNotFound(err) {
 		s.observed.Err = err
+	}
+	if outcome := providers.OutcomeOf(err); outcome != "" && record.Operation != "" {
+		s.observed.Ended = &Finding{reasonOf(outcome), providers.StableMessage(err)}
+		record = recordEnded(record, *s.observed.Ended)
 	}
 	if s.desired.Deleting || s.desired.Hold != nil || s.observed.Found || s.observed.Err != nil {
 		return
