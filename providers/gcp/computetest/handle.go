@@ -76,6 +76,16 @@ func regionOf(zone string) string {
 	return zone
 }
 
+// nameOf is the name of the instance in a path, which may have its id instead.
+func (s *Server) nameOf(vars map[string]string) string {
+	for _, v := range s.vms {
+		if strconv.FormatUint(v.id, 10) == vars["instance"] && v.project == vars["project"] && v.zone == vars["zone"] {
+			return v.name
+		}
+	}
+	return vars["instance"]
+}
+
 // find is the VM of a call, once it is visible.
 func (s *Server) find(c *call) (*vm, *ErrorAnswer) {
 	v := s.vms[instancePath(c.Project, c.Zone, c.Name)]

@@ -217,7 +217,7 @@ func (s *Server) admit(c *call) *ErrorAnswer {
 	}
 	c.method, c.vars = method, vars
 	c.Call = strings.TrimPrefix(method.ID, "compute.")
-	c.Project, c.Zone, c.Name = vars["project"], vars["zone"], vars["instance"]
+	c.Project, c.Zone, c.Name = vars["project"], vars["zone"], s.nameOf(vars)
 	if refused := s.authenticate(c); refused != nil {
 		return refused
 	}
