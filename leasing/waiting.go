@@ -133,6 +133,7 @@ func (w *waiting) remove(id string) bool {
 func (w *waiting) pass(serve func(id string, v *waiter) bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.queue.Retry()
 	w.queue.Pass(func(item *queue.Item[*waiter]) bool {
 		if !serve(item.ID, item.Value) {
 			return false

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 )
@@ -15,6 +16,7 @@ func add(q *Queue[int], id, holder, shape string) {
 // grants runs one pass that can serve n items and gives their IDs in order.
 func grants(q *Queue[int], n int) []string {
 	var ids []string
+	q.Retry()
 	q.Pass(func(i *Item[int]) bool {
 		if len(ids) == n {
 			return false
@@ -72,6 +74,87 @@ func TestL11_OneFreedSlotIsOneTryPerShape(t *testing.T) {
 	}
 }
 
+// Who makes up holders takes no more turns by it than anybody else.
+func TestL12_MadeUpHoldersEarnNoTurns(t *testing.T) {
+	q := New[int]()
+	for i := range 1000 {
+		q.Add(&Item[int]{ID: fmt.Sprint("a", i), Group: "a", Holder: fmt.Sprint("worker-", i), Shape: "any"})
+	}
+	for i := range 10 {
+		q.Add(&Item[int]{ID: fmt.Sprint("b", i), Group: "b", Holder: "b", Shape: "any"})
+	}
+	got := grants(q, 20)
+	if n := len(slices.DeleteFunc(slices.Clone(got), func(id string) bool { return id[0] == 'a' })); n != 10 {
+		t.Fatalf("of 20 places b got %d: %v", n, got)
+	}
+}
+
+// As long as nothing changes, a lease that comes costs one try, or none when its like wait already; and it may be served
+// before those that came earlier, because nothing can serve them.
+func TestL11_ALeaseThatComesIsTriedAlone(t *testing.T) {
+	q := New[int]()
+	for i := range 500 {
+		add(q, fmt.Sprint(i), fmt.Sprint("holder", i%7), fmt.Sprint("shape", i%50))
+	}
+	var offered []string
+	serves := ""
+	pass := func() []string {
+		offered = nil
+		q.Pass(func(i *Item[int]) bool { offered = append(offered, i.ID); return i.Shape == serves })
+		return offered
+	}
+	if got := pass(); len(got) != 50 {
+		t.Fatalf("%d tries for 50 shapes", len(got))
+	}
+	for name, c := range map[string]struct {
+		shape, serves string
+		want          []string
+	}{
+		"its like wait":          {"shape7", "shape7", nil},
+		"of a new kind":          {"new", "", []string{"of a new kind"}},
+		"of a kind that is free": {"free", "free", []string{"of a kind that is free"}},
+	} {
+		add(q, name, "late", c.shape)
+		serves = c.serves
+		if got := pass(); !slices.Equal(got, c.want) {
+			t.Errorf("%s: offered %v, want %v", name, got, c.want)
+		}
+	}
+	serves = "shape7"
+	q.Retry()
+	// All of shape 7 are served, and each of the other 50 shapes is refused once.
+	if got := pass(); len(got) != 11+50 {
+		t.Errorf("%d tries after something has changed", len(got))
+	}
+}
+
+// A pass costs as much for one holder's many wishes as for many holders' one.
+func TestPassOfOneHolderIsNotDearerThanOfMany(t *testing.T) {
+	const n = 8000
+	passTime := func(holder func(i int) string) time.Duration {
+		q := New[int]()
+		for i := range n {
+			add(q, fmt.Sprint(i), holder(i), fmt.Sprint("shape", i))
+		}
+		start := time.Now()
+		q.Retry()
+		if q.Pass(func(*Item[int]) bool { return false }) != 0 || len(q.shapes) != n {
+			t.Fatal("something was served")
+		}
+		return time.Since(start)
+	}
+	// The least of several is what it costs without whatever else the machine does.
+	one, many := time.Hour, time.Hour
+	for range 7 {
+		one = min(one, passTime(func(int) string { return "one" }))
+		many = min(many, passTime(func(i int) string { return fmt.Sprint("holder", i) }))
+	}
+	t.Logf("%d shapes: of one holder %v, of as many %v", n, one, many)
+	if one > 4*many {
+		t.Errorf("a pass over %d shapes takes %v for one holder and %v for as many", n, one, many)
+	}
+}
+
 func TestFirstComeFirstServedWithinAHolder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		q := New[int]()
@@ -106,6 +189,7 @@ func TestFirstComeFirstServedWithinAHolder(t *testing.T) {
 					"y": rapid.IntRange(0, 4).Draw(t, "y"),
 				}
 				perHolder := map[string]int{}
+				q.Retry()
 				q.Pass(func(i *Item[int]) bool {
 					if capacity[i.Shape] == 0 {
 						return false
