@@ -13,7 +13,6 @@ import (
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
 	"crawl.example.com/egress-proxies-operator/providers"
-	"crawl.example.com/egress-proxies-operator/providers/gcp/adctest"
 	"crawl.example.com/egress-proxies-operator/providers/gcp/computetest"
 	"crawl.example.com/egress-proxies-operator/providers/providertest"
 )
@@ -39,7 +38,7 @@ func (f pagedFactory) Open(ctx context.Context, class *v1alpha1.ProviderClass, r
 
 // TestConformance: the provider keeps the contract, against a server held against Google's discovery document, over HTTP.
 func TestConformance(t *testing.T) {
-	adctest.New(t, testToken)
+	useAccount(t)
 	zones := []string{zoneA, zoneB, zoneC}
 	invalid := func(change func(*v1alpha1.ProxySpec)) v1alpha1.ProxySpec { return newSpec(change) }
 	bad := func(change func(*v1alpha1.GCPClass)) *v1alpha1.ProviderClass {

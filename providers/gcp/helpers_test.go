@@ -2,6 +2,7 @@ package gcp
 
 import (
 	"context"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -13,7 +14,6 @@ import (
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
 	"crawl.example.com/egress-proxies-operator/providers"
-	"crawl.example.com/egress-proxies-operator/providers/gcp/adctest"
 	"crawl.example.com/egress-proxies-operator/providers/gcp/computetest"
 )
 
@@ -68,18 +68,29 @@ func refOf(req providers.CreateRequest) providers.Ref {
 	return providers.Ref{Namespace: req.Owner.Namespace, Name: req.Name, Zone: req.Zone}
 }
 
+// useAccount makes a service account whose key file is the Application Default Credentials, and no others can be found.
+func useAccount(t *testing.T) *computetest.ServiceAccount {
+	t.Helper()
+	computetest.Isolate(t)
+	account := computetest.NewServiceAccount(t, testToken)
+	file := filepath.Join(t.TempDir(), "key.json")
+	account.WriteFile(file)
+	t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", file)
+	return account
+}
+
 // rig is a server, credentials and a provider of class a.
 type rig struct {
 	t     *testing.T
 	clock *clocktesting.FakeClock
 	*computetest.Server
-	adc *adctest.Account
+	adc *computetest.ServiceAccount
 	*Provider
 }
 
 func newRig(t *testing.T, change ...func(*v1alpha1.ProviderClassSpec)) *rig {
 	t.Helper()
-	r := &rig{t: t, clock: clocktesting.NewFakeClock(time.Now().Truncate(time.Second)), adc: adctest.New(t, testToken)}
+	r := &rig{t: t, clock: clocktesting.NewFakeClock(time.Now().Truncate(time.Second)), adc: useAccount(t)}
 	r.Server = computetest.New(t, computetest.Options{Clock: r.clock, Token: testToken, Projects: []string{testProject}})
 	r.Provider = openProvider(t, r.URL, r.clock, newClass("a", change...))
 	return r
