@@ -16,6 +16,7 @@ import (
 	"crawl.example.com/egress-proxies-operator/controllers/provider"
 	"crawl.example.com/egress-proxies-operator/internal/manager"
 	"crawl.example.com/egress-proxies-operator/providers"
+	"crawl.example.com/egress-proxies-operator/providers/gcp"
 	"crawl.example.com/egress-proxies-operator/providers/kubernetes"
 )
 
@@ -23,6 +24,7 @@ import (
 func factories() map[v1alpha1.ProviderType]providers.Factory {
 	all := map[v1alpha1.ProviderType]providers.Factory{}
 	for _, factory := range []providers.Factory{
+		gcp.NewFactory(),
 		kubernetes.NewFactory(),
 	} {
 		all[factory.Type()] = factory
