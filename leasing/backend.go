@@ -159,7 +159,7 @@ func (b Backend) Report(ctx context.Context, ref httpapi.Ref, r httpapi.Report) 
 	// this failing is not worth an error.
 	_, err = b.pipeline.Update(ctx, client.ObjectKeyFromObject(lease), lease.UID, func(l *v1alpha1.ProxyLease) *v1alpha1.ProxyLeaseStatus {
 		status := record.Mirrored(l, b.proxyOf(l), b.Clock.Now())
-		record.Observe(status, report)
+		record.Observe(l, status, report)
 		return status
 	})
 	if err != nil && !errors.Is(err, grant.ErrGone) {

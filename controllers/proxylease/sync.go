@@ -159,7 +159,7 @@ func (r *Reconciler) takeReports(ctx context.Context, lease *v1alpha1.ProxyLease
 	err := r.Allocator.WriteStatus(ctx, lease, func(l *v1alpha1.ProxyLease) *v1alpha1.ProxyLeaseStatus {
 		status := record.Mirrored(l, px, r.Clock.Now())
 		for _, report := range reports {
-			record.Observe(status, report)
+			record.Observe(l, status, report)
 		}
 		return status
 	})

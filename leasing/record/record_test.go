@@ -1,6 +1,8 @@
 package record_test
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -65,7 +67,7 @@ func TestReportsCountByGrowth(t *testing.T) {
 	take := func() (int, bool) {
 		reports, first := record.NewReports(l)
 		for _, r := range reports {
-			record.Observe(&l.Status, r)
+			record.Observe(l, &l.Status, r)
 		}
 		return len(reports), len(first) > 0 && first[0]
 	}
@@ -89,10 +91,70 @@ func TestReportsCountByGrowth(t *testing.T) {
 		t.Fatal("another result is news, but not a first report")
 	}
 	for i := range 40 {
-		record.Observe(&l.Status, v1alpha1.LeaseReport{Target: string(rune('b' + i)), Result: v1alpha1.ReportOK})
+		record.Observe(l, &l.Status, v1alpha1.LeaseReport{Target: string(rune('b' + i)), Result: v1alpha1.ReportOK})
 	}
 	if n := len(l.Status.ObservedReports); n != 16 {
 		t.Fatalf("%d reports are remembered", n)
+	}
+	if !record.Reported(l, "a") {
+		t.Fatal("a report that the spec has is forgotten for others")
+	}
+}
+
+// A spec with as many reports as the status can remember, whatever else is reported meanwhile: each report is taken in once, and
+// then there is nothing to do any more.
+func TestFullListOfReportsIsTakenInOnce(t *testing.T) {
+	const most = 16 // of the spec, and of the status; the schema's bounds
+	byHTTP := func(l *v1alpha1.ProxyLease, target string) {
+		record.Observe(l, &l.Status, v1alpha1.LeaseReport{Target: target, Result: v1alpha1.ReportBanned, Count: 1})
+	}
+	for name, test := range map[string]struct {
+		change func(l *v1alpha1.ProxyLease)
+		// taken are the reports that the change brings.
+		taken []string
+	}{
+		"nothing":                   {change: func(*v1alpha1.ProxyLease) {}},
+		"the last one is replaced":  {func(l *v1alpha1.ProxyLease) { l.Spec.Reports[most-1].Target = "new.example" }, []string{"new.example"}},
+		"the first one is replaced": {func(l *v1alpha1.ProxyLease) { l.Spec.Reports[0].Target = "new.example" }, []string{"new.example"}},
+		"one grows":                 {func(l *v1alpha1.ProxyLease) { l.Spec.Reports[7].Count++ }, []string{"t7.example"}},
+		"one by HTTP":               {change: func(l *v1alpha1.ProxyLease) { byHTTP(l, "http.example") }},
+		"more by HTTP than there is room": {change: func(l *v1alpha1.ProxyLease) {
+			for i := range 2 * most {
+				byHTTP(l, fmt.Sprintf("http%d.example", i))
+			}
+		}},
+		"one by HTTP before the last one is replaced": {func(l *v1alpha1.ProxyLease) {
+			byHTTP(l, "http.example")
+			l.Spec.Reports[most-1].Target = "new.example"
+		}, []string{"new.example"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := fixture.Lease("team", "l")
+			for i := range most {
+				l.Spec.Reports = append(l.Spec.Reports, v1alpha1.LeaseReport{Target: fmt.Sprintf("t%d.example", i), Result: v1alpha1.ReportBanned, Count: 1})
+			}
+			take := func() (targets []string) {
+				reports, _ := record.NewReports(l)
+				for _, r := range reports {
+					targets = append(targets, r.Target)
+					record.Observe(l, &l.Status, r)
+				}
+				return targets
+			}
+			if n := len(take()); n != most {
+				t.Fatalf("%d reports were taken in", n)
+			}
+			test.change(l)
+			if got := take(); !slices.Equal(got, test.taken) {
+				t.Errorf("taken in: %q, want %q", got, test.taken)
+			}
+			if got := take(); len(got) > 0 {
+				t.Errorf("taken in once more: %q", got)
+			}
+			if n := len(l.Status.ObservedReports); n != most {
+				t.Errorf("%d reports are remembered", n)
+			}
+		})
 	}
 }
 

@@ -220,8 +220,10 @@ func Reported(l *v1alpha1.ProxyLease, target string) bool {
 	return findObserved(l.Status.ObservedReports, target) != nil
 }
 
-// Observe puts a report that was taken in into a status. The list is bounded: the schema's limit drops the oldest.
-func Observe(s *v1alpha1.ProxyLeaseStatus, r v1alpha1.LeaseReport) {
+// Observe puts a report of l that was taken in into its status s. The list is bounded by the schema. What it drops first is the
+// oldest that is not in l's spec: a report that stands there and is forgotten would be taken in again, as the first of its
+// target. A spec that has as many reports leaves no room for those that came by HTTP.
+func Observe(l *v1alpha1.ProxyLease, s *v1alpha1.ProxyLeaseStatus, r v1alpha1.LeaseReport) {
 	if o := findObserved(s.ObservedReports, r.Target); o != nil {
 		o.Result, o.Count = string(r.Result), max(o.Count, r.Count, 1)
 		return
@@ -229,8 +231,12 @@ func Observe(s *v1alpha1.ProxyLeaseStatus, r v1alpha1.LeaseReport) {
 	s.ObservedReports = append(s.ObservedReports, v1alpha1.ObservedReport{
 		Target: r.Target, Result: string(r.Result), Count: max(r.Count, 1),
 	})
-	if extra := len(s.ObservedReports) - maxObservedReports; extra > 0 {
-		s.ObservedReports = slices.Delete(s.ObservedReports, 0, extra)
+	for len(s.ObservedReports) > maxObservedReports {
+		oldest := slices.IndexFunc(s.ObservedReports, func(o v1alpha1.ObservedReport) bool {
+			return !slices.ContainsFunc(l.Spec.Reports, func(r v1alpha1.LeaseReport) bool { return r.Target == o.Target })
+		})
+		oldest = max(oldest, 0) // the spec has more than the schema admits
+		s.ObservedReports = slices.Delete(s.ObservedReports, oldest, oldest+1)
 	}
 }
 
