@@ -52,9 +52,9 @@ func (b Backend) Lease(ctx context.Context, r httpapi.LeaseRequest) (httpapi.Lea
 			return httpapi.Lease{}, false, consumedKey("The lease of this Idempotency-Key was released")
 		}
 		// Requests with one key take turns, so that the second finds what the first has made.
-		leave, err := b.flights.enter(ctx, key)
+		leave, err := b.flights.enter(ctx, key, func() (func(), error) { return b.calls.enter(callerOf(r)) })
 		if err != nil {
-			return httpapi.Lease{}, false, outcomeUnknown()
+			return httpapi.Lease{}, false, b.refusal(err)
 		}
 		defer leave()
 	}
@@ -110,7 +110,7 @@ func (b Backend) reserveUsable(ctx context.Context, r httpapi.LeaseRequest, want
 	}
 	var without []string
 	for {
-		reservation, err := b.reserve(ctx, want, without, r.Wait)
+		reservation, err := b.reserve(ctx, callerOf(r), want, without, r.Wait)
 		if _, none := errors.AsType[*ledger.NoProxyError](err); none && len(without) > 0 {
 			return ledger.Reservation{}, 0, noCredentials()
 		}
@@ -140,7 +140,7 @@ func (b Backend) reserveUsable(ctx context.Context, r httpapi.LeaseRequest, want
 
 // reserve takes a slot for a call, of no proxy in without, and waits for one if the call says so. Who waits already comes
 // first.
-func (b Backend) reserve(ctx context.Context, want *v1alpha1.ProxyLease, without []string, wait time.Duration) (ledger.Reservation, error) {
+func (b Backend) reserve(ctx context.Context, who caller, want *v1alpha1.ProxyLease, without []string, wait time.Duration) (ledger.Reservation, error) {
 	request, pool, err := requestOf(want)
 	if err != nil {
 		return ledger.Reservation{}, err
@@ -154,13 +154,16 @@ func (b Backend) reserve(ctx context.Context, want *v1alpha1.ProxyLease, without
 		}
 	}
 	id := "call/" + uuid.NewString()
-	v := &waiter{request: request, pool: pool, since: b.Clock.Now(), served: make(chan served, 1), polls: wait == 0}
-	if err := b.waiting.add(id, v); err != nil {
+	v := &waiter{request: request, identity: who.identity, pool: pool, since: b.Clock.Now(), served: make(chan served, 1), polls: wait == 0}
+	leave, err := b.calls.enter(who)
+	if err != nil {
 		return ledger.Reservation{}, err
 	}
+	defer leave()
+	b.waiting.add(id, v)
 	b.pass()
 	if wait > 0 {
-		b.wake() // for the dispatcher's timers
+		b.rouse() // for the dispatcher's timers
 		timer := b.Clock.NewTimer(wait)
 		defer timer.Stop()
 		select {
@@ -302,14 +305,14 @@ func requestHash(r httpapi.LeaseRequest) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// flights lets the requests with one key take turns.
+// flights lets the requests with one key take turns. One that has to wait for another counts as a call that waits.
 type flights struct {
 	mu   sync.Mutex
 	busy map[types.NamespacedName]chan struct{}
 }
 
-func (f *flights) enter(ctx context.Context, key types.NamespacedName) (leave func(), err error) {
-	for {
+func (f *flights) enter(ctx context.Context, key types.NamespacedName, wait func() (leave func(), err error)) (leave func(), err error) {
+	for waits := false; ; {
 		f.mu.Lock()
 		other := f.busy[key]
 		if other == nil {
@@ -327,6 +330,14 @@ func (f *flights) enter(ctx context.Context, key types.NamespacedName) (leave fu
 			}, nil
 		}
 		f.mu.Unlock()
+		if !waits {
+			leave, err := wait()
+			if err != nil {
+				return nil, err
+			}
+			defer leave()
+			waits = true
+		}
 		select {
 		case <-other:
 		case <-ctx.Done():

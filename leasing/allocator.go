@@ -44,6 +44,7 @@ type Allocator struct {
 	deadlines *expiry.Deadlines
 	pipeline  *grant.Pipeline
 	waiting   waiting
+	calls     calls
 	finished  *retention.Set
 	brake     retention.Brake
 	// collecting is how many deletions of finished leases are under way.
@@ -89,8 +90,9 @@ func New(o Options) (*Allocator, error) {
 	}
 	a.ledger = ledger.New(verdict)
 	a.ledger.OnOvercommit(func(proxy types.NamespacedName) { announce(a.overcommits, proxy) })
-	a.waiting.init(o.MaxWaiting, o.MaxWaitingPerHolder)
-	a.waiting.demands.clock, a.waiting.demands.ended, a.waiting.demands.left = o.Clock, a.unclaimed, a.wake
+	a.waiting.init()
+	a.waiting.demands = demands{clock: o.Clock, patience: o.ExclusivePatience, ended: a.unclaimed, left: a.rouse}
+	a.calls = calls{max: o.MaxWaiting, perIdentity: o.MaxWaitingPerIdentity, perHolder: o.MaxWaitingPerHolder}
 	a.chores = workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[chore]())
 	metrics, err := newMetrics(a, o.Registerer)
 	if err != nil {
@@ -231,14 +233,6 @@ func (a *Allocator) adopt(found recovery.Result) {
 	}
 	a.castOut()
 	a.found = found.Pending
-}
-
-// wake makes the dispatcher look whether something can be granted.
-func (a *Allocator) wake() {
-	select {
-	case a.wakeup <- struct{}{}:
-	default:
-	}
 }
 
 func (a *Allocator) kickDeadlines() {

@@ -22,21 +22,27 @@ type demand struct {
 	since time.Time
 	// left is when the last of them went away; set while n is 0.
 	left time.Time
+	// claimed is until when they claim what they do.
+	claimed time.Time
 }
 
 // demands by shape. They have no lock of their own: they change with the queue.
 type demands struct {
-	byShape map[string]*demand
-	clock   clock.PassiveClock
+	byShape  map[string]*demand
+	clock    clock.PassiveClock
+	patience time.Duration
+	// due is when one may end of which nobody waits; zero: there is none.
+	due time.Time
 	// ended is called when nobody waits for a shape any more, left when nobody does and a call may come again.
 	ended func(shape string)
 	left  func()
 }
 
-// join takes in that v waits. One that does not really wait has no demand.
-func (d *demands) join(v *waiter) {
+// join takes in that v waits. One that does not really wait has no demand. It gives the moment at which its claim has to be
+// looked at although nothing happens; zero: others wait for the same.
+func (d *demands) join(v *waiter) (again time.Time) {
 	if v.request.Mode != v1alpha1.LeaseExclusive || v.polls {
-		return
+		return again
 	}
 	of := d.byShape[v.shape]
 	if of == nil {
@@ -46,7 +52,10 @@ func (d *demands) join(v *waiter) {
 		of = &demand{since: v.since}
 		d.byShape[v.shape] = of
 	}
-	of.n++
+	if of.n++; of.n == 1 {
+		again = of.since.Add(d.patience)
+	}
+	return again
 }
 
 // leave takes in that v waits no more. A lease that exists and waits no more does not come again.
@@ -61,6 +70,7 @@ func (d *demands) leave(v *waiter, served bool) {
 		d.end(v.shape)
 	default:
 		of.left = d.clock.Now()
+		d.due = earlier(d.due, of.left.Add(ClaimReturn))
 		d.left()
 	}
 }
@@ -73,17 +83,21 @@ func (d *demands) end(shape string) {
 // expire ends the demands of calls that did not come again. It gives the moment at which it is to be called again; zero: when
 // something changes.
 func (d *demands) expire(now time.Time) (again time.Time) {
+	if d.due.After(now) || d.due.IsZero() {
+		return d.due
+	}
+	d.due = time.Time{}
 	for shape, of := range d.byShape {
 		if of.n > 0 {
 			continue
 		}
 		if at := of.left.Add(ClaimReturn); at.After(now) {
-			again = earlier(again, at)
+			d.due = earlier(d.due, at)
 		} else {
 			d.end(shape)
 		}
 	}
-	return again
+	return d.due
 }
 
 // served lets the others that ask for the same wait from now on.
@@ -109,10 +123,15 @@ func (a *Allocator) claim(v *waiter, now time.Time) (again time.Time) {
 	if of == nil {
 		return time.Time{}
 	}
-	if at := of.since.Add(a.ExclusivePatience); at.After(now) {
+	if at := of.since.Add(a.waiting.demands.patience); at.After(now) {
 		return at
 	}
-	return a.ledger.Claim(v.shape, v.claiming(), now)
+	again = a.ledger.Claim(v.shape, v.claiming(), now)
+	if !again.Equal(of.claimed) {
+		of.claimed = again
+		a.wake() // it may have let go of another proxy
+	}
+	return again
 }
 
 // unclaimed lets others have what nobody waits for exclusively any more.

@@ -124,7 +124,7 @@ func (a *Allocator) collectLease(ctx context.Context, l retention.Lease) error {
 // objects is how many leases exist, live and finished ones: by the ledger of the leader, and by what the others have seen.
 func (a *Allocator) objects() int {
 	if a.Recovered() {
-		return a.ledger.Len() + a.waiting.objects()
+		return a.ledger.Len() + a.waiting.lenObjects()
 	}
 	return a.followed.len()
 }

@@ -219,7 +219,7 @@ func (a *Allocator) Enqueue(lease *v1alpha1.ProxyLease) (since time.Time, waits 
 		return time.Time{}, false // it is being granted
 	}
 	a.enqueue(lease)
-	return a.waiting.since(string(lease.UID))
+	return a.waiting.waits(string(lease.UID))
 }
 
 // WhyWaiting says why a pending lease cannot be granted now.

@@ -37,7 +37,7 @@ func (b Backend) leaseElsewhere(ctx context.Context, r httpapi.LeaseRequest, wan
 		return httpapi.Lease{}, false, err
 	}
 	start := b.Clock.Now()
-	leave, err := b.followed.enter(holderOf(want.Namespace, want.Spec.Holder), b.MaxWaiting, b.MaxWaitingPerHolder)
+	leave, err := b.calls.enter(callerOf(r))
 	if err != nil {
 		return httpapi.Lease{}, false, b.refusal(err)
 	}
@@ -197,9 +197,8 @@ func worthRenewing(lease *v1alpha1.ProxyLease, now time.Time) bool {
 
 // followed passes the events of leases on to the calls that wait for them.
 type followed struct {
-	mu     sync.Mutex
-	calls  map[types.NamespacedName]map[chan *v1alpha1.ProxyLease]struct{}
-	counts callCounts
+	mu    sync.Mutex
+	calls map[types.NamespacedName]map[chan *v1alpha1.ProxyLease]struct{}
 	// objects are the leases that exist, by UID.
 	objects map[types.UID]struct{}
 }
@@ -216,21 +215,6 @@ func (f *followed) forget(uid types.UID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.objects, uid)
-}
-
-// enter counts a call that asks for a lease; the limits are the leader's, of each replica.
-func (f *followed) enter(holder string, limit, perHolder int) (leave func(), err error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if err := f.counts.room(holder, limit, perHolder); err != nil {
-		return nil, err
-	}
-	f.counts.add(holder, 1)
-	return func() {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		f.counts.add(holder, -1)
-	}, nil
 }
 
 // watch gives the newest state of a lease as it changes.

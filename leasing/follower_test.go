@@ -71,17 +71,20 @@ func leases(t *testing.T, b Backend) int {
 // A follower limits the calls that wait as the leader does.
 func TestFollowerLimitsTheCallsThatWait(t *testing.T) {
 	b := newBackend(t, true)
-	b.MaxWaiting, b.MaxWaitingPerHolder = 3, 2
+	b.calls.max, b.calls.perHolder = 3, 2
+	request := func(holder string) httpapi.LeaseRequest {
+		return httpapi.LeaseRequest{Namespace: "team", Mode: v1alpha1.LeaseShared, Identity: holder, Holder: holder}
+	}
 	var leave []func()
 	for _, holder := range []string{"a", "a", "b"} {
-		l, err := b.followed.enter(holderOf("team", holder), b.MaxWaiting, b.MaxWaitingPerHolder)
+		l, err := b.calls.enter(callerOf(request(holder)))
 		if err != nil {
 			t.Fatal(err)
 		}
 		leave = append(leave, l)
 	}
 	ask := func(holder string) error {
-		_, _, err := b.Lease(t.Context(), httpapi.LeaseRequest{Namespace: "team", Mode: v1alpha1.LeaseShared, Holder: holder})
+		_, _, err := b.Lease(t.Context(), request(holder))
 		return err
 	}
 	wantCode(t, ask("c"), wire.CodeQueueFull)
@@ -92,39 +95,7 @@ func TestFollowerLimitsTheCallsThatWait(t *testing.T) {
 	}
 	leave[0]()
 	leave[1]()
-	if b.followed.counts.all != 0 || len(b.followed.counts.holders) != 0 {
-		t.Fatalf("left %+v", b.followed.counts)
-	}
-}
-
-// Leases that wait as objects do not use up the calls of the holder of their name.
-func TestOnlyCallsCountForTheLimitOfCalls(t *testing.T) {
-	var w waiting
-	w.init(10, 1)
-	waits := func(call bool) *waiter {
-		request, pool, err := requestOf(fixture.Lease("team", "l", func(l *v1alpha1.ProxyLease) { l.Spec.Holder = "token" }))
-		if err != nil {
-			t.Fatal(err)
-		}
-		v := &waiter{request: request, pool: pool, since: fixture.Start}
-		if call {
-			v.served = make(chan served, 1)
-		}
-		return v
-	}
-	for _, id := range []string{"1", "2", "3"} {
-		if err := w.add(id, waits(false)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := w.add("call/1", waits(true)); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.add("call/2", waits(true)); !errors.Is(err, errHolderLimit) {
-		t.Fatal(err)
-	}
-	w.remove("call/1")
-	if err := w.add("call/2", waits(true)); err != nil {
-		t.Fatal(err)
+	if b.calls.len() != 0 || len(b.calls.holders)+len(b.calls.identities) != 0 {
+		t.Fatalf("left %d of %v, %v", b.calls.len(), b.calls.holders, b.calls.identities)
 	}
 }

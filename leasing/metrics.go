@@ -73,8 +73,8 @@ func newMetrics(a *Allocator, r prometheus.Registerer) (*metrics, error) {
 			}
 			return 0
 		}),
-		prometheus.NewGaugeFunc(gauge("waiting", "Leases that wait for a proxy."), slots(a.waiting.objects)),
-		prometheus.NewGaugeFunc(gauge("waiting_calls", "Calls that wait for a proxy."), slots(func() int { return a.waiting.len() - a.waiting.objects() })),
+		prometheus.NewGaugeFunc(gauge("waiting", "Leases that wait for a proxy."), slots(a.waiting.lenObjects)),
+		prometheus.NewGaugeFunc(gauge("waiting_calls", "Calls that wait for a proxy."), slots(a.calls.len)),
 		prometheus.NewGaugeFunc(gauge("cooldowns", "Cooldowns that run, of all proxies; known to the leader."), slots(func() int { return a.ledger.CountCooldowns(a.Clock.Now()) })),
 	} {
 		if err := r.Register(c); err != nil {

@@ -76,7 +76,8 @@ func TestMetricsCount(t *testing.T) {
 		b.onLease(l)
 	}
 	b.enqueue(fixture.Lease("team", "waits", func(l *v1alpha1.ProxyLease) { l.Spec.Selector = &metav1.LabelSelector{} }))
-	if err := b.waiting.add("call/1", &waiter{request: ledger.Request{Holder: "h", Selector: labels.Everything()}, served: make(chan served, 1)}); err != nil {
+	b.waiting.add("call/1", &waiter{request: ledger.Request{Holder: "h", Selector: labels.Everything()}, served: make(chan served, 1)})
+	if _, err := b.calls.enter(caller{identity: "h", holder: "team/h"}); err != nil {
 		t.Fatal(err)
 	}
 	ended := bound(px, "ended")

@@ -20,6 +20,9 @@ import (
 const (
 	// DefaultMaxWaiting is the most HTTP calls that wait for a proxy at once.
 	DefaultMaxWaiting = 10_000
+	// DefaultIdentityShare bounds the HTTP calls of one identity that wait: it may have one in so many of MaxWaiting.
+	// A token that all crawlers share is one identity, so the share is large.
+	DefaultIdentityShare = 2
 	// DefaultMaxWaitingPerHolder is the most HTTP calls of one holder that wait at once.
 	DefaultMaxWaitingPerHolder = 1_000
 	// DefaultExclusivePatience is how long Exclusive leases wait until they claim a proxy.
@@ -81,8 +84,9 @@ type Options struct {
 	Leads func() bool
 	// Namespaces that are watched; empty: all.
 	Namespaces []string
-	// MaxWaiting and MaxWaitingPerHolder limit the HTTP calls that wait; 0: the defaults.
-	MaxWaiting, MaxWaitingPerHolder int
+	// MaxWaiting, MaxWaitingPerIdentity and MaxWaitingPerHolder limit the HTTP calls that wait, of each replica; 0: the
+	// defaults. A holder is what a call says beside its identity, so only the other two bound what one caller can take.
+	MaxWaiting, MaxWaitingPerIdentity, MaxWaitingPerHolder int
 	// MaxLeases is how many ProxyLease objects there may be, live and finished ones of all namespaces, until no more are
 	// granted by HTTP; 0: retention.DefaultMaxLeases.
 	MaxLeases int
@@ -116,6 +120,9 @@ func (o *Options) complete() error {
 	}
 	if o.MaxWaiting == 0 {
 		o.MaxWaiting = DefaultMaxWaiting
+	}
+	if o.MaxWaitingPerIdentity == 0 {
+		o.MaxWaitingPerIdentity = (o.MaxWaiting + DefaultIdentityShare - 1) / DefaultIdentityShare
 	}
 	if o.MaxWaitingPerHolder == 0 {
 		o.MaxWaitingPerHolder = DefaultMaxWaitingPerHolder

@@ -34,6 +34,8 @@ func (b Backend) refusal(err error) error {
 		}
 	case errors.Is(err, errQueueFull):
 		return &httpapi.Error{Status: http.StatusTooManyRequests, Code: wire.CodeQueueFull, Detail: "Too many calls wait for a proxy", RetryAfter: noProxyRetry}
+	case errors.Is(err, errIdentityLimit):
+		return &httpapi.Error{Status: http.StatusTooManyRequests, Code: wire.CodeHolderLimit, Detail: "Too many calls of this identity wait for a proxy, whatever their holders", RetryAfter: noProxyRetry}
 	case errors.Is(err, errHolderLimit):
 		return &httpapi.Error{Status: http.StatusTooManyRequests, Code: wire.CodeHolderLimit, Detail: "Too many calls of this holder wait for a proxy", RetryAfter: noProxyRetry}
 	case errors.Is(err, grant.ErrDeposed):

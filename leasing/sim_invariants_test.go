@@ -61,8 +61,8 @@ func (w *simWorld) account(p *simProcess) {
 	b.followed.mu.Lock()
 	followed := len(b.followed.calls)
 	b.followed.mu.Unlock()
-	if n := b.waiting.len(); n+flights+followed+b.ledger.Claimed() != 0 {
-		w.fail("%d wait, %d calls and %d watches are remembered, %d proxies are claimed", n, flights, followed, b.ledger.Claimed())
+	if n := b.waiting.len() + b.calls.len(); n+flights+followed+b.ledger.Claimed() != 0 {
+		w.fail("%d wait, %d keys and %d watches are remembered, %d proxies are claimed", n, flights, followed, b.ledger.Claimed())
 	}
 	if _, ok := b.deadlines.Next(); ok && all == 0 {
 		w.fail("a deadline is left of no lease")

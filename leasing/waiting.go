@@ -1,11 +1,10 @@
 package leasing
 
 import (
-	"context"
-	"errors"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/labels"
@@ -14,27 +13,23 @@ import (
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
 	"crawl.example.com/egress-proxies-operator/leasing/expiry"
-	"crawl.example.com/egress-proxies-operator/leasing/grant"
 	"crawl.example.com/egress-proxies-operator/leasing/ledger"
 	"crawl.example.com/egress-proxies-operator/leasing/queue"
-	"crawl.example.com/egress-proxies-operator/leasing/record"
 )
 
-// bindRetry is the pause before a lease is tried again whose grant could not be written.
-const bindRetry = time.Second
+// refusalTTL is how long it is believed that who waits can be given nothing, when nobody says that something has changed: the
+// newest verdicts of health count, and nobody says when they change.
+const refusalTTL = time.Second
 
 // firstPass is how long a lease with waitSeconds 0 waits that was found at the start of a leader.
 const firstPass = time.Second
 
-var (
-	errQueueFull   = errors.New("too many calls wait for a proxy")
-	errHolderLimit = errors.New("too many calls of this holder wait for a proxy")
-)
-
 // waiter is a lease, or a call for one, that waits.
 type waiter struct {
 	request ledger.Request
-	pool    string
+	// identity shares the turns of its holders.
+	identity string
+	pool     string
 	// ttlSeconds that the lease asks for; 0: the default.
 	ttlSeconds int32
 	since      time.Time
@@ -52,68 +47,44 @@ type served struct {
 	err         error
 }
 
-// callCounts is how many calls wait, and of which holders. It has no lock of its own.
-type callCounts struct {
-	all     int
-	holders map[string]int
-}
-
-// room tells whether one more call of the holder may wait.
-func (c *callCounts) room(holder string, limit, perHolder int) error {
-	switch {
-	case c.all >= limit:
-		return errQueueFull
-	case c.holders[holder] >= perHolder:
-		return errHolderLimit
-	}
-	return nil
-}
-
-func (c *callCounts) add(holder string, n int) {
-	if c.holders == nil {
-		c.holders = map[string]int{}
-	}
-	c.all += n
-	if c.holders[holder] += n; c.holders[holder] == 0 {
-		delete(c.holders, holder)
-	}
-}
-
-// holderOf is whose turn a lease takes, and whose limit a call counts for.
-func holderOf(namespace, holder string) string { return namespace + "/" + holder }
-
 // waiting is the queue behind its lock.
+//
+// Every waiter that was offered since the last change has been refused, so a pass has to offer only those that have come
+// since; they are given what the others cannot be given. A change is what somebody says (see changed), what the time brings,
+// and that a refusal is too old.
 type waiting struct {
-	mu             sync.Mutex
-	queue          *queue.Queue[*waiter]
-	pools          map[types.NamespacedName]int
-	calls          callCounts
-	max, perHolder int
-	demands        demands
+	mu      sync.Mutex
+	queue   *queue.Queue[*waiter]
+	pools   map[types.NamespacedName]int
+	objects int
+	demands demands
+
+	changes atomic.Uint64
+	// seen changes, and the moment from which on refusals count.
+	seen  uint64
+	since time.Time
+	// until is when something changes by itself, as far as is known; zero: never.
+	until time.Time
 }
 
-func (w *waiting) init(limit, perHolder int) {
+func (w *waiting) init() {
 	w.queue = queue.New[*waiter]()
 	w.pools = map[types.NamespacedName]int{}
-	w.max, w.perHolder = limit, perHolder
 }
 
-// add puts a waiter at the end. Calls are limited; leases that exist are not.
-func (w *waiting) add(id string, v *waiter) error {
+// changed says that what was refused may be accepted now. It is to be called after the change, with or without the lock.
+func (w *waiting) changed() { w.changes.Add(1) }
+
+// add puts a waiter at the end.
+func (w *waiting) add(id string, v *waiter) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	holder := holderOf(v.request.Lease.Namespace, v.request.Holder)
-	if v.served != nil {
-		if err := w.calls.room(holder, w.max, w.perHolder); err != nil {
-			return err
-		}
-	}
 	v.shape = shape(v)
-	if w.queue.Add(&queue.Item[*waiter]{ID: id, Holder: holder, Shape: v.shape, Value: v}) {
+	r := &v.request
+	if w.queue.Add(&queue.Item[*waiter]{ID: id, Group: r.Lease.Namespace + "/" + v.identity, Holder: r.Holder, Shape: v.shape, Value: v}) {
 		w.count(v, 1)
-		w.demands.join(v)
+		w.until = earlier(w.until, w.demands.join(v))
 	}
-	return nil
 }
 
 // remove takes a waiter out; false: it does not wait (any more).
@@ -129,31 +100,37 @@ func (w *waiting) remove(id string) bool {
 	return true
 }
 
-// pass offers the waiters to serve. serve is called under the lock.
-func (w *waiting) pass(serve func(id string, v *waiter) bool) {
+// pass offers the waiters to serve that may be accepted: all of them after a change, and else those that have come since the
+// last pass. For one that serve refuses it gives the moment from which on it may be accepted although nobody says so; zero:
+// there is none. serve is called under the lock. The result is the moment at which the next pass has to be made although
+// nothing happens.
+func (w *waiting) pass(now time.Time, serve func(id string, v *waiter) (ok bool, again time.Time)) time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.queue.Retry()
+	if w.queue.Len() == 0 {
+		return w.demands.expire(now)
+	}
+	changes := w.changes.Load()
+	if changes != w.seen || now.Sub(w.since) >= refusalTTL || !w.until.IsZero() && !w.until.After(now) {
+		w.queue.Retry()
+		w.seen, w.since, w.until = changes, now, time.Time{}
+	}
 	w.queue.Pass(func(item *queue.Item[*waiter]) bool {
-		if !serve(item.ID, item.Value) {
+		ok, again := serve(item.ID, item.Value)
+		if !ok {
+			w.until = earlier(w.until, again)
 			return false
 		}
 		w.count(item.Value, -1)
 		w.demands.leave(item.Value, true)
 		return true
 	})
-}
-
-// expire ends the demands of calls that did not come again.
-func (w *waiting) expire(now time.Time) (again time.Time) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.demands.expire(now)
+	return earlier(w.until, w.demands.expire(now))
 }
 
 func (w *waiting) count(v *waiter, n int) {
-	if v.served != nil {
-		w.calls.add(holderOf(v.request.Lease.Namespace, v.request.Holder), n)
+	if v.served == nil {
+		w.objects += n
 	}
 	if v.pool != "" {
 		key := types.NamespacedName{Namespace: v.request.Lease.Namespace, Name: v.pool}
@@ -163,8 +140,8 @@ func (w *waiting) count(v *waiter, n int) {
 	}
 }
 
-// since tells since when a lease waits.
-func (w *waiting) since(id string) (time.Time, bool) {
+// waits tells since when a lease waits.
+func (w *waiting) waits(id string) (time.Time, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if item := w.queue.Get(id); item != nil {
@@ -179,11 +156,11 @@ func (w *waiting) len() int {
 	return w.queue.Len()
 }
 
-// objects is how many of those who wait are leases that exist.
-func (w *waiting) objects() int {
+// lenObjects is how many of those who wait are leases that exist.
+func (w *waiting) lenObjects() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.queue.Len() - w.calls.all
+	return w.objects
 }
 
 func (w *waiting) lenPool(namespace, pool string) int {
@@ -229,7 +206,7 @@ func requestOf(lease *v1alpha1.ProxyLease) (r ledger.Request, pool string, err e
 // enqueue lets a pending lease wait for a proxy. It may be called for one that waits already.
 func (a *Allocator) enqueue(lease *v1alpha1.ProxyLease) {
 	id := string(lease.UID)
-	if _, waits := a.waiting.since(id); waits {
+	if _, waits := a.waiting.waits(id); waits {
 		return
 	}
 	request, pool, err := requestOf(lease)
@@ -251,8 +228,9 @@ func (a *Allocator) enqueue(lease *v1alpha1.ProxyLease) {
 			}
 		}
 	}
-	// An error is possible for calls only.
-	_ = a.waiting.add(id, &waiter{request: request, pool: pool, ttlSeconds: lease.Spec.TTLSeconds, since: now, polls: atOnce})
+	a.waiting.add(id, &waiter{
+		request: request, identity: identityOf(lease.Spec.Holder), pool: pool, ttlSeconds: lease.Spec.TTLSeconds, since: now, polls: atOnce,
+	})
 	if atOnce {
 		a.pass()
 		if a.waiting.remove(id) {
@@ -260,98 +238,5 @@ func (a *Allocator) enqueue(lease *v1alpha1.ProxyLease) {
 		}
 		return
 	}
-	a.wake()
-}
-
-// dispatch serves waiters whenever there may be something for them.
-func (a *Allocator) dispatch(ctx context.Context) {
-	for {
-		next := a.pass()
-		if a.waiting.len() > 0 {
-			next = earlier(next, a.ledger.NextCooldownEnd(a.Clock.Now()))
-		}
-		var due <-chan time.Time
-		stop := func() bool { return true }
-		if !next.IsZero() {
-			timer := a.Clock.NewTimer(next.Sub(a.Clock.Now()))
-			due, stop = timer.C(), timer.Stop
-		}
-		select {
-		case <-a.wakeup:
-		case <-due:
-		case <-ctx.Done():
-			stop()
-			return
-		}
-		stop()
-	}
-}
-
-// pass serves as many waiters as can be served. It gives the moment at which claims of those that were not have to be looked
-// at again; zero: there is none.
-func (a *Allocator) pass() (again time.Time) {
-	if !a.Recovered() {
-		return again
-	}
-	now := a.Clock.Now()
-	a.waiting.pass(func(id string, v *waiter) bool {
-		reservation, err := a.ledger.Reserve(v.claiming(), now)
-		var taken *ledger.TakenError
-		switch {
-		case err == nil && v.served == nil:
-			a.pipeline.Go(func() { a.bind(types.UID(id), v, reservation) })
-		case err == nil || v.served != nil && errors.As(err, &taken):
-			v.served <- served{reservation, err}
-		case errors.As(err, &taken) && taken.Lease.UID == types.UID(id):
-			// The lease has been served already.
-		default:
-			// Also while a call holds a slot under the lease's name: one of the two will be refused.
-			again = earlier(again, a.claim(v, now))
-			return false
-		}
-		a.waiting.demands.served(v, now)
-		return true
-	})
-	return earlier(again, a.waiting.expire(now))
-}
-
-// bind writes the grant of a lease that exists.
-func (a *Allocator) bind(uid types.UID, v *waiter, r ledger.Reservation) {
-	ctx := a.pipeline.Base
-	ttl, err := a.ttl(ctx, r.Proxy, v.ttlSeconds)
-	if err != nil {
-		a.ledger.Cancel(r)
-	} else {
-		lease, bindErr := a.pipeline.Bind(ctx, uid, r, ttl)
-		if bindErr == nil {
-			a.track(lease)
-			a.metrics.grants.WithLabelValues(pathCR).Inc()
-			a.metrics.duration.WithLabelValues(pathCR).Observe(a.Clock.Since(v.since).Seconds())
-			return
-		}
-		err = bindErr
-	}
-	if errors.Is(err, grant.ErrGone) || ctx.Err() != nil {
-		a.wake()
-		return
-	}
-	a.Log.Error(err, "Grant a lease", "lease", r.Lease, "proxy", r.Binding.ProxyName)
-	timer := a.Clock.NewTimer(bindRetry)
-	defer timer.Stop()
-	select {
-	case <-timer.C():
-	case <-ctx.Done():
-		return
-	}
-	// What became of the lease is read again before it waits again.
-	a.chores.Add(chore{what: requeue, key: r.Lease, uid: uid})
-}
-
-// ttl is the TTL that a lease of this proxy gets, in seconds.
-func (a *Allocator) ttl(ctx context.Context, px *v1alpha1.Proxy, wish int32) (int32, error) {
-	bounds, err := a.bounds(ctx, px)
-	if err != nil {
-		return 0, err
-	}
-	return record.ClampTTL(wish, bounds), nil
+	a.rouse()
 }

@@ -424,7 +424,7 @@ func TestH9_RefusalsSayWhyAndWhenToTryAgain(t *testing.T) {
 	})
 	t.Run("queue full", func(t *testing.T) {
 		f := newFleet(t)
-		c := f.start(withOptions(func(o *leasing.Options) { o.MaxWaiting, o.MaxWaitingPerHolder = 2, 1 }))
+		c := f.start(withOptions(func(o *leasing.Options) { o.MaxWaiting, o.MaxWaitingPerIdentity, o.MaxWaitingPerHolder = 2, 2, 1 }))
 		ctx, cancel := context.WithCancel(t.Context())
 		var calls sync.WaitGroup
 		wait := func(holder string, n int) {

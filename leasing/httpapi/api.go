@@ -58,6 +58,8 @@ type LeaseRequest struct {
 	// TTLSeconds is 0 for the default.
 	TTLSeconds int32
 	Mode       v1alpha1.LeaseMode
+	// Identity is who has authenticated. It is no part of what is asked for, so it is not in the hash of a request.
+	Identity string `json:"-"`
 	// Holder is the authenticated identity, with what the body adds to it.
 	Holder string
 	// Wait is how long to wait for a proxy.

@@ -198,7 +198,7 @@ func TestLeaseRequestIsTranslated(t *testing.T) {
 	want := []any{LeaseRequest{
 		Namespace: "team", Selector: map[string]string{"geo": "eu", "example.com/tier": "a"}, Pool: "demo",
 		Targets: []string{"192.0.2.7", "2001:db8::1", "a.example", "b.example"}, TTLSeconds: 60, Mode: v1alpha1.LeaseExclusive,
-		Holder: "token/crawler-7", Wait: 30 * time.Second, Exclude: []string{"p1", "p2"}, Key: "k-1",
+		Identity: "token", Holder: "token/crawler-7", Wait: 30 * time.Second, Exclude: []string{"p1", "p2"}, Key: "k-1",
 	}}
 	if diff := cmp.Diff(want, b.take()); diff != "" {
 		t.Fatal(diff)

@@ -23,8 +23,6 @@ const (
 	maxHolder = 253
 	// maxKey is the longest Idempotency-Key, in bytes.
 	maxKey = 255
-	// maxRetryAfterSeconds is the longest wait of a site that is taken in, in seconds.
-	maxRetryAfterSeconds = 7 * 24 * 3600
 )
 
 // leaseBody checks the body of POST /v1/leases.
@@ -36,7 +34,7 @@ type reportBody wire.ReportRequest
 // request checks a body and the headers beside it. Nothing has happened when it fails.
 func (b *leaseBody) request(defaultNamespace, identity string, header http.Header) (LeaseRequest, error) {
 	r := LeaseRequest{
-		Namespace: b.Namespace, Pool: b.Pool, Mode: v1alpha1.LeaseShared, Holder: identity,
+		Namespace: b.Namespace, Pool: b.Pool, Mode: v1alpha1.LeaseShared, Identity: identity, Holder: identity,
 		Targets: slices.Clone(b.Targets),
 	}
 	if r.Namespace == "" {
@@ -144,8 +142,8 @@ func (b *reportBody) report() (Report, error) {
 		return r, invalid("target", problem)
 	}
 	if s := b.RetryAfterSeconds; s != nil {
-		if *s < 0 || *s > maxRetryAfterSeconds {
-			return r, invalid("retryAfterSeconds", fmt.Sprintf("must be between 0 and %d", maxRetryAfterSeconds))
+		if *s < 0 || *s > wire.MaxRetryAfterSeconds {
+			return r, invalid("retryAfterSeconds", fmt.Sprintf("must be between 0 and %d", wire.MaxRetryAfterSeconds))
 		}
 		r.RetryAfter = time.Duration(*s) * time.Second
 	}

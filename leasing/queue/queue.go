@@ -9,7 +9,6 @@ package queue
 import (
 	"cmp"
 	"container/list"
-	"iter"
 	"slices"
 )
 
@@ -153,17 +152,6 @@ func (q *Queue[T]) Get(id string) *Item[T] { return q.items[id] }
 
 // Len is how many items wait.
 func (q *Queue[T]) Len() int { return len(q.items) }
-
-// All are the items that wait, in no order.
-func (q *Queue[T]) All() iter.Seq[*Item[T]] {
-	return func(yield func(*Item[T]) bool) {
-		for _, item := range q.items {
-			if !yield(item) {
-				return
-			}
-		}
-	}
-}
 
 // Retry lets everything be offered again. It is to be called when something that was refused might be accepted.
 func (q *Queue[T]) Retry() {
