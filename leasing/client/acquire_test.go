@@ -371,7 +371,10 @@ func TestErrorsSayWhatAndRepeatNoSecrets(t *testing.T) {
 func TestRetryAfter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for value, want := range map[string]time.Duration{
-			"": 0, "0": 0, "-5": 0, "30": 30 * time.Second, " 7 ": 7 * time.Second, "soon": 0, "1.5": 0, "99999999999999999999": 0,
+			"": 0, "0": 0, "-5": 0, "30": 30 * time.Second, " 7 ": 7 * time.Second, "soon": 0, "1.5": 0,
+			"-99999999999999999999": 0, "604800": 7 * 24 * time.Hour, "604801": 7 * 24 * time.Hour, "2592000": 7 * 24 * time.Hour,
+			"2147483648": 7 * 24 * time.Hour, "9223372037": 7 * 24 * time.Hour, "99999999999999999999": 7 * 24 * time.Hour,
+			"Wed, 01 Mar 2000 00:00:00 GMT": 7 * 24 * time.Hour, "Fri, 31 Dec 9999 23:59:59 GMT": 7 * 24 * time.Hour,
 			"Sat, 01 Jan 2000 00:02:00 GMT": 2 * time.Minute, "Fri, 31 Dec 1999 00:00:00 GMT": 0,
 		} {
 			if got := RetryAfter(http.Header{"Retry-After": {value}}); got != want {

@@ -157,7 +157,7 @@ func refusal(answer *http.Response, media string, data []byte) error {
 	if media == wire.ProblemType && json.Unmarshal(data, &p) == nil && p.Code != "" {
 		e.Code, e.Field, e.Reason, e.Detail = p.Code, p.Field, p.Reason, p.Detail
 		if e.RetryAfter == 0 {
-			e.RetryAfter = time.Duration(p.RetryAfterSeconds) * time.Second
+			e.RetryAfter = time.Duration(min(max(p.RetryAfterSeconds, 0), wire.MaxRetryAfterSeconds)) * time.Second
 		}
 		return e
 	}
@@ -288,7 +288,7 @@ func (h *httpHandle) Check(ctx context.Context) (Terms, error) {
 func (h *httpHandle) Report(ctx context.Context, r Report) error {
 	body := wire.ReportRequest{Result: string(r.Result), Target: r.Target}
 	if r.RetryAfter > 0 {
-		body.RetryAfterSeconds = new(seconds(r.RetryAfter))
+		body.RetryAfterSeconds = new(seconds(min(r.RetryAfter, maxRetryAfter)))
 	}
 	_, _, err := h.backend.do(ctx, call{what: "report", method: http.MethodPost, path: h.backend.leases(h.id, wire.ActionReport), body: body})
 	return err

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"math"
 	"net/url"
 	"strings"
 	"time"
@@ -80,8 +81,11 @@ func Target(u *url.URL) string {
 	return strings.TrimSuffix(strings.ToLower(u.Hostname()), ".")
 }
 
+// maxRetryAfter is the longest wait that is passed on or kept to.
+const maxRetryAfter = wire.MaxRetryAfterSeconds * time.Second
+
 // seconds rounds up to whole seconds, within what the API can read.
 func seconds(d time.Duration) int32 {
-	const most = 1<<31 - 1
-	return int32(min((max(d, 0)+time.Second-1)/time.Second, most))
+	const most = math.MaxInt32
+	return int32((min(max(d, 0), most*time.Second) + time.Second - 1) / time.Second)
 }

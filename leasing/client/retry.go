@@ -95,15 +95,16 @@ func ended(ctx context.Context, last error) error {
 	return fmt.Errorf("%w; the last attempt: %w", cause, last)
 }
 
-// RetryAfter reads the header Retry-After of an answer, which has seconds or a date; 0 when it has none. It is what Report
-// wants to know of an answer with status 429 or 503.
+// RetryAfter reads the header Retry-After of an answer, which has seconds or a date: 0 when it has none, and a week when it says
+// more than that. It is what Report wants to know of an answer with status 429 or 503.
 func RetryAfter(h http.Header) time.Duration {
 	value := strings.TrimSpace(h.Get("Retry-After"))
-	if n, err := strconv.ParseInt(value, 10, 32); err == nil {
-		return time.Duration(max(n, 0)) * time.Second
+	// Of a number that is too large for it, ParseInt gives the largest one there is.
+	if n, err := strconv.ParseInt(value, 10, 64); err == nil || errors.Is(err, strconv.ErrRange) {
+		return time.Duration(min(max(n, 0), wire.MaxRetryAfterSeconds)) * time.Second
 	}
 	if at, err := http.ParseTime(value); err == nil {
-		return max(time.Until(at), 0)
+		return min(max(time.Until(at), 0), maxRetryAfter)
 	}
 	return 0
 }

@@ -23,6 +23,10 @@ const ProblemType = "application/problem+json"
 // MaxWaitSeconds is the longest a call for a lease waits for a proxy, in seconds.
 const MaxWaitSeconds = 300
 
+// MaxRetryAfterSeconds is the longest wait that a report can say a target asked for, in seconds: a week. The server refuses
+// more; the client says this much instead.
+const MaxRetryAfterSeconds = 7 * 24 * 3600
+
 // Modes of a lease.
 const (
 	ModeShared    = "Shared"

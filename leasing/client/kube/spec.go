@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"math"
 	"net/http"
 	"slices"
 	"strings"
@@ -78,8 +79,8 @@ func distinct(list []string) []string { return slices.Compact(slices.Sorted(slic
 
 // ceilSeconds rounds up to whole seconds.
 func ceilSeconds(d time.Duration) int32 {
-	const most = 1<<31 - 1
-	return int32(min((d+time.Second-1)/time.Second, most))
+	const most = math.MaxInt32 * time.Second
+	return int32((min(max(d, -most), most) + time.Second - 1) / time.Second)
 }
 
 // waitSeconds is how long the lease may stay pending; nil: as long as it takes. A crawler that dies while it waits leaves a
@@ -89,7 +90,7 @@ func waitSeconds(ctx context.Context, wait time.Duration) *int32 {
 		return new(int32(0))
 	}
 	deadline, bounded := ctx.Deadline()
-	switch late := time.Until(deadline) + 2*time.Second; {
+	switch late := min(time.Until(deadline), maxWaitSeconds*time.Second) + 2*time.Second; {
 	case bounded && (wait == 0 || late < wait):
 		wait = max(late, time.Second)
 	case wait == 0:

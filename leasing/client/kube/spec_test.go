@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -86,6 +87,10 @@ func TestWaitSecondsAreBoundedByTheContext(t *testing.T) {
 			{0, time.Minute, "62"},
 			{0, -time.Minute, "1"},
 			{1000 * time.Hour, 0, "86400"},
+			{math.MaxInt64, 0, "86400"},
+			{0, math.MaxInt64, "86400"},
+			{30 * time.Second, math.MaxInt64, "30"},
+			{math.MaxInt64, math.MaxInt64, "86400"},
 		} {
 			ctx := context.Background()
 			if c.deadline != 0 {
