@@ -153,7 +153,9 @@ func TestG22_UserDataKey(t *testing.T) {
 func TestG50_AttemptsHaveKeys(t *testing.T) {
 	a, again, next, other := newRequest("px", zoneA), newRequest("px", zoneA), newRequest("px", zoneA), newRequest("other", zoneA)
 	next.Attempt = "1700000100-2"
-	key := func(req providers.CreateRequest) string { return newInsert(settings{project: testProject}, req).GetRequestId() }
+	key := func(req providers.CreateRequest) string {
+		return newInsert(settings{project: testProject}, req).GetRequestId()
+	}
 	if key(a) != key(again) || key(a) == key(next) || key(a) == key(other) || key(a) == "" {
 		t.Errorf("keys %s %s %s %s", key(a), key(again), key(next), key(other))
 	}

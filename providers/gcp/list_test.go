@@ -1,0 +1,156 @@
+package gcp
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
+	"crawl.example.com/egress-proxies-operator/providers"
+	"crawl.example.com/egress-proxies-operator/providers/gcp/computetest"
+)
+
+const (
+	manyVMs   = 1200
+	manyZones = 30
+)
+
+// newCrowd is a rig whose server has many zones and many VMs of the class, and some of others.
+func newCrowd(t *testing.T) *rig {
+	t.Helper()
+	r := newRig(t)
+	var zones []string
+	for n := range manyZones {
+		zones = append(zones, fmt.Sprintf("region%d-%c", n/3, 'a'+n%3))
+	}
+	r.Server = computetest.New(t, computetest.Options{Clock: r.clock, Token: testToken, Zones: zones})
+	r.Provider = openProvider(t, r.URL, r.clock, newClass("a", func(s *v1alpha1.ProviderClassSpec) { s.GCP.Zones = zones }))
+	for n := range manyVMs {
+		req := newRequest(fmt.Sprint("px-", n), zones[n%manyZones])
+		r.Seed(computetest.Seed{Project: testProject, Zone: req.Zone, Name: req.Name, Labels: markOf("a", req).labels(nil)})
+	}
+	for n, zone := range zones {
+		theirs := newRequest(fmt.Sprint("theirs-", n), zone)
+		theirs.Owner.ClusterID = "cluster-of-others"
+		r.Seed(computetest.Seed{Project: testProject, Zone: zone, Name: theirs.Name, Labels: markOf("a", theirs).labels(nil)})
+		r.Seed(computetest.Seed{Project: testProject, Zone: zone, Name: fmt.Sprint("person-", n), Labels: map[string]string{"owner": "me"}})
+		r.Seed(computetest.Seed{Project: testProject, Zone: zone, Name: fmt.Sprint("b-", n), Labels: markOf("b", newRequest(fmt.Sprint("b-", n), zone)).labels(nil)})
+	}
+	return r
+}
+
+// TestGT9_Lists with many pages and zones: all of it, or an error without anything.
+func TestGT9_Lists(t *testing.T) {
+	r := newCrowd(t)
+	all, err := r.List(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	owners := map[providers.Owner]bool{}
+	for _, i := range all {
+		owners[i.Owner] = true
+	}
+	if len(all) != manyVMs || len(owners) != manyVMs {
+		t.Errorf("%d instances of %d owners, want %d", len(all), len(owners), manyVMs)
+	}
+	if n := r.Count(computetest.AggregatedList); n != 3 {
+		t.Errorf("%d calls for three pages", n)
+	}
+	// A part that fails, at whichever page.
+	for skip := range 3 {
+		restore := r.Fail(computetest.Fault{Call: computetest.AggregatedList, Skip: skip, Answer: computetest.BackendError(http.StatusServiceUnavailable)})
+		if got, err := r.List(t.Context()); providers.ReasonOf(err) != providers.Unavailable || got != nil {
+			t.Errorf("page %d fails: %d instances, %v", skip, len(got), err)
+		}
+		restore()
+	}
+}
+
+// TestG45_ZoneThatIsDown does not pass for an empty one, and what it does not show is not gone.
+func TestG45_ZoneThatIsDown(t *testing.T) {
+	r := newCrowd(t)
+	down := "region4-b"
+	r.SetUnreachable(down, true)
+	if got, err := r.List(t.Context()); providers.ReasonOf(err) != providers.Unavailable || got != nil {
+		t.Errorf("%d instances, %v", len(got), err)
+	}
+	there, here := newRequest("px-13", down), newRequest("px-0", "region0-a")
+	for _, test := range []struct {
+		ref  providers.Ref
+		want providers.Reason
+	}{
+		{refOf(there), providers.Unavailable},
+		{refOf(here), ""},
+		{providers.Ref{Name: there.Name}, providers.Unavailable},
+		{providers.Ref{Name: here.Name}, ""},
+		{providers.Ref{Name: "px-nobody"}, providers.Unavailable},
+	} {
+		if _, err := r.look(test.ref); providers.ReasonOf(err) != test.want {
+			t.Errorf("%s in %q: %v, want %q", test.ref.Name, test.ref.Zone, err, test.want)
+		}
+	}
+	if err := r.Check(t.Context()); err != nil {
+		t.Errorf("one zone makes the class unusable: %v", err)
+	}
+	r.SetUnreachable(down, false)
+	if all, err := r.List(t.Context()); err != nil || len(all) != manyVMs {
+		t.Errorf("%d, %v", len(all), err)
+	}
+}
+
+// TestGT9_HangingList: the library's AggregatedList does not look at its context; the provider's List does, at any page.
+func TestGT9_HangingList(t *testing.T) {
+	r := newCrowd(t)
+	for skip := range 3 {
+		restore := sync.OnceFunc(r.Fail(computetest.Fault{Call: computetest.AggregatedList, Skip: skip, Hang: true}))
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		begun := time.Now()
+		got, err := r.List(ctx)
+		if providers.ReasonOf(err) != providers.Unavailable || got != nil || time.Since(begun) > 10*time.Second {
+			t.Errorf("page %d hangs: %d instances, %v after %v", skip, len(got), err, time.Since(begun))
+		}
+		cancel()
+		restore()
+	}
+}
+
+// TestG6_OtherClustersAreNotSeen, nor touched: two operators share a project.
+func TestG6_OtherClustersAreNotSeen(t *testing.T) {
+	r := newRig(t)
+	ref := r.create(newRequest("px", zoneA))
+	mine := r.runs(ref)
+	theirs, err := (&Factory{Endpoint: r.URL}).Open(t.Context(), newClass("a"), providers.Runtime{ClusterID: "another", Clock: r.clock})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = theirs.Close() }()
+	if all, err := theirs.List(t.Context()); err != nil || len(all) != 0 {
+		t.Errorf("the other operator lists %+v, %v", all, err)
+	}
+	if err := theirs.Delete(t.Context(), mine.Ref); providers.ReasonOf(err) != providers.Conflict {
+		t.Errorf("the other operator's deletion: %v", err)
+	}
+	if n := r.Count(computetest.Delete); n != 0 {
+		t.Errorf("%d deletions were sent", n)
+	}
+}
+
+// TestG46_ClientsPerClass: classes of one manager share nothing but credentials.
+func TestG46_ClientsPerClass(t *testing.T) {
+	r := newRig(t)
+	other := openProvider(t, r.URL, r.clock, newClass("b", func(s *v1alpha1.ProviderClassSpec) { s.GCP.Project = "other-project" }))
+	if err := other.Check(t.Context()); providers.ReasonOf(err) != providers.Unavailable {
+		t.Errorf("a project that is not there: %v", err)
+	}
+	if err := r.Check(t.Context()); err != nil {
+		t.Errorf("the other class: %v", err)
+	}
+	for _, request := range r.Requests() {
+		if request.Project != testProject && request.Project != "other-project" {
+			t.Errorf("a call for %q", request.Project)
+		}
+	}
+}
