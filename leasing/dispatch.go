@@ -58,10 +58,9 @@ func (a *Allocator) pass() (again time.Time) {
 		return again
 	}
 	now := a.Clock.Now()
-	return a.waiting.pass(now, func(id string, v *waiter) (bool, time.Time) {
-		reservation, err := a.ledger.Reserve(v.claiming(), now)
+	return a.waiting.pass(now, a.ledger.NextCooldownEnd, func(id string, v *waiter) (bool, time.Time) {
+		reservation, err := a.ledger.Try(v.claiming(), now)
 		var taken *ledger.TakenError
-		var none *ledger.NoProxyError
 		switch {
 		case err == nil && v.served == nil:
 			a.pipeline.Go(func() { a.bind(types.UID(id), v, reservation) })
@@ -69,10 +68,8 @@ func (a *Allocator) pass() (again time.Time) {
 			v.served <- served{reservation, err}
 		case errors.As(err, &taken) && taken.Lease.UID == types.UID(id):
 			// The lease has been served already.
-		case errors.As(err, &none):
-			return false, earlier(none.Earliest, a.claim(v, now))
 		default:
-			// A call holds a slot under the lease's name: one of the two will be refused.
+			// Also while a call holds a slot under the lease's name: one of the two will be refused.
 			return false, a.claim(v, now)
 		}
 		a.waiting.demands.served(v, now)

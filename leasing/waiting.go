@@ -102,9 +102,9 @@ func (w *waiting) remove(id string) bool {
 
 // pass offers the waiters to serve that may be accepted: all of them after a change, and else those that have come since the
 // last pass. For one that serve refuses it gives the moment from which on it may be accepted although nobody says so; zero:
-// there is none. serve is called under the lock. The result is the moment at which the next pass has to be made although
-// nothing happens.
-func (w *waiting) pass(now time.Time, serve func(id string, v *waiter) (ok bool, again time.Time)) time.Time {
+// there is none; cooldown gives the next end of a cooldown. Both are called under the lock. The result is the moment at which
+// the next pass has to be made although nothing happens.
+func (w *waiting) pass(now time.Time, cooldown func(now time.Time) time.Time, serve func(id string, v *waiter) (ok bool, again time.Time)) time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.queue.Len() == 0 {
@@ -115,9 +115,11 @@ func (w *waiting) pass(now time.Time, serve func(id string, v *waiter) (ok bool,
 		w.queue.Retry()
 		w.seen, w.since, w.until = changes, now, time.Time{}
 	}
+	refused := false
 	w.queue.Pass(func(item *queue.Item[*waiter]) bool {
 		ok, again := serve(item.ID, item.Value)
 		if !ok {
+			refused = true
 			w.until = earlier(w.until, again)
 			return false
 		}
@@ -125,6 +127,9 @@ func (w *waiting) pass(now time.Time, serve func(id string, v *waiter) (ok bool,
 		w.demands.leave(item.Value, true)
 		return true
 	})
+	if refused {
+		w.until = earlier(w.until, cooldown(now))
+	}
 	return earlier(w.until, w.demands.expire(now))
 }
 

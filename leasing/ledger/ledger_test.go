@@ -55,6 +55,26 @@ func mustReserve(t testing.TB, l *Ledger, r Request) Reservation {
 	return res
 }
 
+// Try decides as Reserve does, and says nothing about why.
+func TestTryIsReserveThatGivesNoReason(t *testing.T) {
+	l := newLedger(fixture.Proxy(ns, "a", fixture.Capacity(1)))
+	res, err := l.Try(request("1"), fixture.Start)
+	if err != nil || res.Binding.ProxyName != "a" || res.Binding.Seq != 1 {
+		t.Fatalf("tried: %+v, %v", res, err)
+	}
+	if _, err := l.Try(request("2"), fixture.Start); !errors.Is(err, ErrNoProxy) {
+		t.Fatalf("tried a full proxy: %v", err)
+	}
+	wantReason(t, l, request("2"), v1alpha1.ReasonAtCapacity)
+	if taken, ok := errors.AsType[*TakenError](func() error { _, err := l.Try(request("1"), fixture.Start); return err }()); !ok || taken.Lease.Written {
+		t.Fatalf("tried again: %v", taken)
+	}
+	l.Cancel(res)
+	if _, err := l.Try(request("2"), fixture.Start); err != nil {
+		t.Fatalf("tried a proxy that is free again: %v", err)
+	}
+}
+
 // wantReason fails the test unless the request is refused for that reason, and gives the end of the cooldown in the way.
 func wantReason(t testing.TB, l *Ledger, r Request, reason string) (earliest time.Time) {
 	t.Helper()

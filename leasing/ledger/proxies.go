@@ -141,6 +141,21 @@ func (l *Ledger) Sibling(px *v1alpha1.Proxy) *v1alpha1.Proxy {
 	return best.object
 }
 
+// NextCooldownEnd is the earliest end of a cooldown that runs; zero when none does.
+func (l *Ledger) NextCooldownEnd(now time.Time) time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var next time.Time
+	for _, p := range l.proxies {
+		for _, c := range cooldown.Live(p.object.Status.Cooldowns, record.InstanceID(p.object), now) {
+			if next.IsZero() || c.UntilTime.Time.Before(next) {
+				next = c.UntilTime.Time
+			}
+		}
+	}
+	return next
+}
+
 // CountCooldowns is how many cooldowns run.
 func (l *Ledger) CountCooldowns(now time.Time) int {
 	l.mu.Lock()

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -65,17 +66,36 @@ type NoProxyError struct {
 // Error implements error.
 func (e *NoProxyError) Error() string { return e.Message }
 
+// ErrNoProxy says that no proxy can be granted now; Explain says why.
+var ErrNoProxy = errors.New("no proxy can be granted now")
+
 // Reserve takes a slot of the best proxy for the request: among those that qualify, one with the least load, of these the
 // one that was least recently used for the targets. The error is a *TakenError or a *NoProxyError.
 func (l *Ledger) Reserve(r Request, now time.Time) (Reservation, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	reservation, err := l.reserve(r, now)
+	if errors.Is(err, ErrNoProxy) {
+		err = l.explain(r, now)
+	}
+	return reservation, err
+}
+
+// Try is Reserve for those who do not ask why, because to find that out is to look at every proxy. The error is a *TakenError
+// or ErrNoProxy.
+func (l *Ledger) Try(r Request, now time.Time) (Reservation, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.reserve(r, now)
+}
+
+func (l *Ledger) reserve(r Request, now time.Time) (Reservation, error) {
 	if e := l.taken(r); e != nil {
 		return Reservation{}, &TakenError{Lease: e.export()}
 	}
 	p := l.choose(r, now)
 	if p == nil {
-		return Reservation{}, l.explain(r, now)
+		return Reservation{}, ErrNoProxy
 	}
 	l.withdraw(r.Claim)
 	l.grants++
