@@ -21,8 +21,9 @@ func callerOf(r httpapi.LeaseRequest) caller {
 	return caller{identity: r.Identity, holder: r.Namespace + "/" + r.Holder}
 }
 
-// identityOf is whose the turns of a lease by object are: what comes before the first slash of its holder. So they are for
-// those that other replicas have made for calls.
+// identityOf is whose turns a lease by object takes: what comes before the first slash of its holder. That is the caller of a
+// lease that another replica has made for a call, unless its identity has a slash itself: then it shares the turns of those
+// that begin alike, and has a limit of its own all the same.
 func identityOf(holder string) string {
 	identity, _, _ := strings.Cut(holder, "/")
 	return identity
