@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"os"
 	"strings"
 	"sync"
@@ -33,8 +34,9 @@ type Access struct {
 
 // Authenticator is one way to find out who sends a request and what they may do.
 type Authenticator interface {
-	// Authenticate finds out whose the bearer token is; ok is false when it is not known here.
-	Authenticate(ctx context.Context, token string) (id Identity, ok bool, err error)
+	// Authenticate finds out whose the bearer token is; ok is false when it is not known here. source is the address that
+	// sent it; the zero Addr when it is not known.
+	Authenticate(ctx context.Context, token string, source netip.Addr) (id Identity, ok bool, err error)
 	// Authorize tells whether an identity that this authenticator gave may have the access.
 	Authorize(ctx context.Context, id Identity, access Access) (bool, error)
 }
@@ -118,9 +120,12 @@ func (a *Auth) authenticate(r *http.Request) (caller, error) {
 	if token = strings.TrimSpace(token); !strings.EqualFold(scheme, "Bearer") || token == "" {
 		return caller{}, unauthorized
 	}
+	// Headers that name another source are not believed: whoever calls may write them.
+	address, _ := netip.ParseAddrPort(r.RemoteAddr)
+	source := address.Addr()
 	var failed error
 	for _, way := range a.ways {
-		id, ok, err := way.Authenticate(r.Context(), token)
+		id, ok, err := way.Authenticate(r.Context(), token, source)
 		if ok {
 			return caller{Identity: id, way: way}, nil
 		}
@@ -192,7 +197,7 @@ func (t *tokenFile) read() error {
 }
 
 // Authenticate implements Authenticator. A file that became unreadable or empty lets nobody in.
-func (t *tokenFile) Authenticate(_ context.Context, token string) (Identity, bool, error) {
+func (t *tokenFile) Authenticate(_ context.Context, token string, _ netip.Addr) (Identity, bool, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.clock.Since(t.checked) >= tokenCheckPeriod {

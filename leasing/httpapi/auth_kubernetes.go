@@ -7,11 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"slices"
+	"strings"
 	"sync"
-	"time"
 
-	"golang.org/x/time/rate"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -20,19 +20,6 @@ import (
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
 	"crawl.example.com/egress-proxies-operator/leasing/wire"
-)
-
-const (
-	// reviewTTL is how long an answer about a token or a right is believed; failedReviewTTL how long a refusal is.
-	reviewTTL       = 30 * time.Second
-	failedReviewTTL = 5 * time.Second
-	// maxReviews bounds what is remembered.
-	maxReviews = 4096
-	// reviewsPerSecond and reviewBurst bound the reviews of tokens that are not remembered: whoever guesses tokens must
-	// not load the API server.
-	reviewsPerSecond, reviewBurst = 50, 100
-	// unavailableRetry is when to try again while the API server does not answer.
-	unavailableRetry = time.Second
 )
 
 // Kubernetes authenticates by TokenReview and authorizes by SubjectAccessReview: whoever may create proxyleases in a
@@ -44,11 +31,20 @@ type Kubernetes struct {
 	Audiences []string
 	Clock     clock.PassiveClock
 
-	tokens   reviews[[sha256.Size]byte, *kubernetesUser]
-	accesses reviews[accessKey, bool]
+	once     sync.Once
+	budget   *budget // of reviews of tokens
+	tokens   *reviews[[sha256.Size]byte, *kubernetesUser]
+	accesses *reviews[accessKey, struct{}]
+}
 
-	once    sync.Once
-	limiter *rate.Limiter // of reviews of tokens
+func (k *Kubernetes) prepare() {
+	k.once.Do(func() {
+		k.budget = newBudget()
+		k.tokens = newReviews[[sha256.Size]byte, *kubernetesUser](func(sum [sha256.Size]byte) string { return string(sum[:]) })
+		k.accesses = newReviews[accessKey, struct{}](func(a accessKey) string {
+			return strings.Join([]string{string(a.user[:]), a.Verb, a.Resource, a.Namespace}, "\x00")
+		})
+	})
 }
 
 type kubernetesUser struct {
@@ -77,34 +73,27 @@ func (u *kubernetesUser) sum() ([sha256.Size]byte, error) {
 }
 
 // Authenticate implements Authenticator.
-func (k *Kubernetes) Authenticate(ctx context.Context, token string) (Identity, bool, error) {
-	key := sha256.Sum256([]byte(token))
-	user, known := k.tokens.get(key, k.Clock.Now())
-	if !known {
-		k.once.Do(func() { k.limiter = rate.NewLimiter(reviewsPerSecond, reviewBurst) })
-		if !k.limiter.AllowN(k.Clock.Now(), 1) {
-			return Identity{}, false, &Error{
-				Status: http.StatusTooManyRequests, Code: wire.CodeTooManyRequests, Detail: "Too many unknown tokens are sent", RetryAfter: unavailableRetry,
-			}
+func (k *Kubernetes) Authenticate(ctx context.Context, token string, source netip.Addr) (Identity, bool, error) {
+	k.prepare()
+	a, err := k.tokens.get(ctx, k.Clock, sha256.Sum256([]byte(token)), func(ctx context.Context, known bool) (*kubernetesUser, bool, error) {
+		if err := k.budget.admit(known, source, k.Clock.Now()); err != nil {
+			return nil, false, err
 		}
 		review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: k.Audiences}}
 		if err := k.Client.Create(ctx, review); err != nil {
-			return Identity{}, false, reviewFailed("review a token", err)
+			return nil, false, reviewFailed("review a token", err)
 		}
-		ttl := failedReviewTTL
-		if s := review.Status; s.Authenticated {
-			ttl = reviewTTL
-			user = &kubernetesUser{name: s.User.Username, uid: s.User.UID, groups: s.User.Groups, extra: map[string]authorizationv1.ExtraValue{}}
-			for name, value := range s.User.Extra {
-				user.extra[name] = authorizationv1.ExtraValue(value)
-			}
+		s := review.Status
+		user := &kubernetesUser{name: s.User.Username, uid: s.User.UID, groups: s.User.Groups, extra: map[string]authorizationv1.ExtraValue{}}
+		for name, value := range s.User.Extra {
+			user.extra[name] = authorizationv1.ExtraValue(value)
 		}
-		k.tokens.put(key, user, k.Clock.Now().Add(ttl))
+		return user, s.Authenticated, nil
+	})
+	if err != nil || !a.good {
+		return Identity{}, false, err
 	}
-	if user == nil {
-		return Identity{}, false, nil
-	}
-	return Identity{Name: user.name, user: user}, true, nil
+	return Identity{Name: a.value.name, user: a.value}, true, nil
 }
 
 // Authorize implements Authenticator.
@@ -116,26 +105,20 @@ func (k *Kubernetes) Authorize(ctx context.Context, id Identity, access Access) 
 	if err != nil {
 		return false, err
 	}
-	key := accessKey{user: sum, Access: access}
-	allowed, known := k.accesses.get(key, k.Clock.Now())
-	if known {
-		return allowed, nil
-	}
-	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-		User: id.user.name, UID: id.user.uid, Groups: id.user.groups, Extra: id.user.extra,
-		ResourceAttributes: &authorizationv1.ResourceAttributes{
-			Namespace: access.Namespace, Verb: access.Verb, Group: v1alpha1.GroupName, Resource: access.Resource,
-		},
-	}}
-	if err := k.Client.Create(ctx, review); err != nil {
-		return false, reviewFailed("review access", err)
-	}
-	ttl := failedReviewTTL
-	if review.Status.Allowed {
-		ttl = reviewTTL
-	}
-	k.accesses.put(key, review.Status.Allowed, k.Clock.Now().Add(ttl))
-	return review.Status.Allowed, nil
+	k.prepare()
+	a, err := k.accesses.get(ctx, k.Clock, accessKey{user: sum, Access: access}, func(ctx context.Context, _ bool) (struct{}, bool, error) {
+		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+			User: id.user.name, UID: id.user.uid, Groups: id.user.groups, Extra: id.user.extra,
+			ResourceAttributes: &authorizationv1.ResourceAttributes{
+				Namespace: access.Namespace, Verb: access.Verb, Group: v1alpha1.GroupName, Resource: access.Resource,
+			},
+		}}
+		if err := k.Client.Create(ctx, review); err != nil {
+			return struct{}{}, false, reviewFailed("review access", err)
+		}
+		return struct{}{}, review.Status.Allowed, nil
+	})
+	return a.good, err
 }
 
 // reviewFailed says that the API server does not answer. That it refuses is a fault of the operator's rights and no fault of
@@ -147,32 +130,4 @@ func reviewFailed(what string, err error) error {
 	return fmt.Errorf("%s: %w: %w", what, err, &Error{
 		Status: http.StatusServiceUnavailable, Code: wire.CodeUnavailable, Detail: "The Kubernetes API does not answer", RetryAfter: unavailableRetry,
 	})
-}
-
-// reviews remembers answers for a while.
-type reviews[K comparable, V any] struct {
-	mu      sync.Mutex
-	answers map[K]review[V]
-}
-
-type review[V any] struct {
-	value V
-	until time.Time
-}
-
-func (r *reviews[K, V]) get(key K, now time.Time) (V, bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	found, ok := r.answers[key]
-	return found.value, ok && now.Before(found.until)
-}
-
-func (r *reviews[K, V]) put(key K, value V, until time.Time) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	// Forgetting everything is harmless: it is asked again.
-	if r.answers == nil || len(r.answers) >= maxReviews {
-		r.answers = map[K]review[V]{}
-	}
-	r.answers[key] = review[V]{value, until}
 }

@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -22,11 +25,15 @@ import (
 	"crawl.example.com/egress-proxies-operator/leasing/wire"
 )
 
-// reviewer is an API server with the tokens "admin" and "guest" of one user, each with the group that the token says, of which
-// "admin" may do everything. It counts what it is asked.
+// reviewer is an API server with the tokens "admin" and "guest", with or without a number, of one user, each with the group that
+// the token says, of which "admin" may do everything. It counts what it is asked.
 type reviewer struct {
-	down  bool
-	asked int
+	mu      sync.Mutex
+	down    bool
+	revoked string // a token that is not good any more
+	asked   int
+	// hold, if there is one, is what reviews wait for.
+	hold chan struct{}
 }
 
 func (r *reviewer) auth(t *testing.T) *Auth {
@@ -46,14 +53,20 @@ func (r *reviewer) kubernetes(t *testing.T) *Kubernetes {
 	}
 	c := fake.NewClientBuilder().WithScheme(scheme).WithInterceptorFuncs(interceptor.Funcs{
 		Create: func(_ context.Context, _ client.WithWatch, o client.Object, _ ...client.CreateOption) error {
+			if r.hold != nil {
+				<-r.hold
+			}
+			r.mu.Lock()
+			defer r.mu.Unlock()
 			r.asked++
 			if r.down {
 				return errors.New("connection refused")
 			}
 			switch review := o.(type) {
 			case *authenticationv1.TokenReview:
-				review.Status.Authenticated = review.Spec.Token == "admin" || review.Spec.Token == "guest"
-				review.Status.User = authenticationv1.UserInfo{Username: "u", UID: "1", Groups: []string{review.Spec.Token}}
+				group := strings.TrimRight(review.Spec.Token, "0123456789")
+				review.Status.Authenticated = (group == "admin" || group == "guest") && review.Spec.Token != r.revoked
+				review.Status.User = authenticationv1.UserInfo{Username: "u", UID: "1", Groups: []string{group}}
 			case *authorizationv1.SubjectAccessReview:
 				review.Status.Allowed = slices.Contains(review.Spec.Groups, "admin")
 			}
@@ -64,7 +77,12 @@ func (r *reviewer) kubernetes(t *testing.T) *Kubernetes {
 }
 
 func list(h http.Handler, token string) *httptest.ResponseRecorder {
+	return listFrom(h, token, "192.0.2.1")
+}
+
+func listFrom(h http.Handler, token, address string) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(http.MethodGet, "/v1/proxies", nil)
+	r.RemoteAddr = net.JoinHostPort(address, "1234")
 	r.Header.Set("Authorization", "Bearer "+token)
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, r)
@@ -108,13 +126,13 @@ func TestUnknownTokensDoNotFloodTheAPIServer(t *testing.T) {
 		t.Fatal(w.Code)
 	}
 	refused := 0
-	for i := range 3 * reviewBurst {
+	for i := range 3 * strangerReviewBurst {
 		w := list(h, fmt.Sprint("x", i))
 		if w.Code == 429 {
 			refused++
 		}
 	}
-	if refused == 0 || r.asked > 3*reviewBurst {
+	if refused == 0 || r.asked > 3*strangerReviewBurst {
 		t.Fatalf("%d refused, %d reviews", refused, r.asked)
 	}
 	// A token that is remembered is not held up.
