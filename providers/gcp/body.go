@@ -3,7 +3,6 @@ package gcp
 import (
 	"cloud.google.com/go/compute/apiv1/computepb"
 	"github.com/google/uuid"
-	"google.golang.org/protobuf/proto"
 
 	"crawl.example.com/egress-proxies-operator/providers"
 )
@@ -19,35 +18,35 @@ var requestSpace = uuid.MustParse("3f0c1c5e-6d0b-5a43-9a6e-1f0a54c1d7b2")
 func newInsert(s settings, req providers.CreateRequest) *computepb.InsertInstanceRequest {
 	zone, placement := "zones/"+req.Zone, req.Spec.Placement
 	disk := &computepb.AttachedDiskInitializeParams{
-		SourceImage: proto.String(imageOf(placement.Image)),
-		DiskSizeGb:  proto.Int64(s.diskSizeGb),
+		SourceImage: new(imageOf(placement.Image)),
+		DiskSizeGb:  new(s.diskSizeGb),
 	}
 	if s.diskType != "" {
-		disk.DiskType = proto.String(zone + "/diskTypes/" + s.diskType)
+		disk.DiskType = new(zone + "/diskTypes/" + s.diskType)
 	}
 	labels := markOf(s.class, req).labels(req.Labels)
 	disk.Labels = labels
 	vm := &computepb.Instance{
-		Name:        proto.String(req.Name),
-		Description: proto.String("Egress proxy of " + req.Owner.Namespace + "/" + req.Owner.Name),
-		MachineType: proto.String(zone + "/machineTypes/" + placement.MachineType),
+		Name:        new(req.Name),
+		Description: new("Egress proxy of " + req.Owner.Namespace + "/" + req.Owner.Name),
+		MachineType: new(zone + "/machineTypes/" + placement.MachineType),
 		Labels:      labels,
 		Disks: []*computepb.AttachedDisk{{
-			Boot: proto.Bool(true), AutoDelete: proto.Bool(true), InitializeParams: disk,
+			Boot: new(true), AutoDelete: new(true), InitializeParams: disk,
 		}},
 		NetworkInterfaces:  []*computepb.NetworkInterface{networkInterface(s, req.Zone)},
 		Tags:               &computepb.Tags{Items: []string{s.networkTag}},
 		Metadata:           metadataOf(req.UserData),
 		Scheduling:         scheduling(s.spot),
-		CanIpForward:       proto.Bool(false),
-		DeletionProtection: proto.Bool(false),
+		CanIpForward:       new(false),
+		DeletionProtection: new(false),
 	}
 	if s.serviceAccount != "" {
-		vm.ServiceAccounts = []*computepb.ServiceAccount{{Email: proto.String(s.serviceAccount), Scopes: []string{scopeCloudPlatform}}}
+		vm.ServiceAccounts = []*computepb.ServiceAccount{{Email: new(s.serviceAccount), Scopes: []string{scopeCloudPlatform}}}
 	}
 	insert := &computepb.InsertInstanceRequest{Project: s.project, Zone: req.Zone, InstanceResource: vm}
 	if req.Attempt != "" {
-		insert.RequestId = proto.String(requestID(s.project, req))
+		insert.RequestId = new(requestID(s.project, req))
 	}
 	return insert
 }
@@ -59,16 +58,16 @@ func requestID(project string, req providers.CreateRequest) string {
 }
 
 func networkInterface(s settings, zone string) *computepb.NetworkInterface {
-	access := &computepb.AccessConfig{Name: proto.String("External NAT"), Type: proto.String("ONE_TO_ONE_NAT")}
+	access := &computepb.AccessConfig{Name: new("External NAT"), Type: new("ONE_TO_ONE_NAT")}
 	if s.networkTier != "" {
-		access.NetworkTier = proto.String(s.networkTier)
+		access.NetworkTier = new(s.networkTier)
 	}
 	nic := &computepb.NetworkInterface{AccessConfigs: []*computepb.AccessConfig{access}}
 	if network := s.networkOf(); network != "" {
-		nic.Network = proto.String(network)
+		nic.Network = new(network)
 	}
 	if subnetwork := s.subnetworkOf(zone); subnetwork != "" {
-		nic.Subnetwork = proto.String(subnetwork)
+		nic.Subnetwork = new(subnetwork)
 	}
 	return nic
 }
@@ -76,11 +75,11 @@ func networkInterface(s settings, zone string) *computepb.NetworkInterface {
 // metadataOf closes what a proxy does not need: the project's SSH keys and the serial console.
 func metadataOf(userData []byte) *computepb.Metadata {
 	items := []*computepb.Items{
-		{Key: proto.String("block-project-ssh-keys"), Value: proto.String("TRUE")},
-		{Key: proto.String("serial-port-enable"), Value: proto.String("FALSE")},
+		{Key: new("block-project-ssh-keys"), Value: new("TRUE")},
+		{Key: new("serial-port-enable"), Value: new("FALSE")},
 	}
 	if len(userData) > 0 {
-		items = append(items, &computepb.Items{Key: proto.String(userDataKey(userData)), Value: proto.String(string(userData))})
+		items = append(items, &computepb.Items{Key: new(userDataKey(userData)), Value: new(string(userData))})
 	}
 	return &computepb.Metadata{Items: items}
 }
@@ -89,12 +88,12 @@ func metadataOf(userData []byte) *computepb.Metadata {
 // termination action is refused for any other VM.
 func scheduling(spot bool) *computepb.Scheduling {
 	if !spot {
-		return &computepb.Scheduling{ProvisioningModel: proto.String(modelStandard), AutomaticRestart: proto.Bool(true)}
+		return &computepb.Scheduling{ProvisioningModel: new(modelStandard), AutomaticRestart: new(true)}
 	}
 	return &computepb.Scheduling{
-		ProvisioningModel:         proto.String(modelSpot),
-		InstanceTerminationAction: proto.String("DELETE"),
-		AutomaticRestart:          proto.Bool(false),
-		OnHostMaintenance:         proto.String("TERMINATE"),
+		ProvisioningModel:         new(modelSpot),
+		InstanceTerminationAction: new("DELETE"),
+		AutomaticRestart:          new(false),
+		OnHostMaintenance:         new("TERMINATE"),
 	}
 }

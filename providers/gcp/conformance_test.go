@@ -158,7 +158,7 @@ func (b *behind) fail(reason providers.Reason) (restore func()) {
 	default:
 		return nil
 	}
-	return sync.OnceFunc(b.Server.Fail(f))
+	return sync.OnceFunc(b.Fail(f))
 }
 
 // shown is how many VMs were listed since the requests were forgotten.

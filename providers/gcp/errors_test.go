@@ -1,6 +1,7 @@
 package gcp
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -22,7 +23,7 @@ type verdict struct {
 
 func (v verdict) check(t *testing.T, what string, err error) {
 	t.Helper()
-	e, ok := err.(*providers.Error)
+	e, ok := errors.AsType[*providers.Error](err)
 	if !ok {
 		t.Errorf("%s: got %v, want %s", what, err, v.reason)
 		return

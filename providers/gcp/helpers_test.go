@@ -126,14 +126,14 @@ func (r *rig) create(req providers.CreateRequest) providers.Ref {
 func (r *rig) runs(ref providers.Ref) providers.Instance {
 	r.t.Helper()
 	r.clock.Step(time.Minute)
-	i, err := r.Provider.Get(r.t.Context(), ref)
+	i, err := r.Get(r.t.Context(), ref)
 	if err != nil || i.State != providers.StateRunning || len(i.Addresses) == 0 {
 		r.t.Fatalf("got %+v, %v; want it to run", i, err)
 	}
 	return i
 }
 
-// get is Get without the error's use of the test's own context.
+// look is Get, also when the test is over.
 func (r *rig) look(ref providers.Ref) (providers.Instance, error) {
-	return r.Provider.Get(context.Background(), ref)
+	return r.Get(context.Background(), ref)
 }

@@ -103,15 +103,15 @@ func putLabel(labels map[string]string, key, value string) {
 
 // getLabel is the inverse of putLabel; "" for what putLabel has not written.
 func getLabel(labels map[string]string, key string) string {
-	encoded := ""
+	var encoded strings.Builder
 	for part := 1; ; part++ {
 		value, ok := labels[partKey(key, part)]
 		if !ok {
 			break
 		}
-		encoded += value
+		encoded.WriteString(value)
 	}
-	value, ok := decode(encoded)
+	value, ok := decode(encoded.String())
 	if !ok {
 		return ""
 	}

@@ -1,6 +1,7 @@
 package gcp
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -37,7 +38,7 @@ type outcome struct {
 
 func (o outcome) check(t *testing.T, what string, err error) {
 	t.Helper()
-	e, ok := err.(*providers.Error)
+	e, ok := errors.AsType[*providers.Error](err)
 	if !ok || e.Reason != providers.NotFound || e.Outcome != o.reason || e.Field != o.field || !strings.Contains(e.Message, o.message) {
 		t.Errorf("%s: got %+v, want NotFound and %+v", what, err, o)
 	}

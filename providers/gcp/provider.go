@@ -8,7 +8,6 @@ import (
 
 	compute "cloud.google.com/go/compute/apiv1"
 	"cloud.google.com/go/compute/apiv1/computepb"
-	"google.golang.org/protobuf/proto"
 
 	"crawl.example.com/egress-proxies-operator/providers"
 )
@@ -231,7 +230,7 @@ func (p *Provider) page(ctx context.Context, s *session, filter string, size uin
 	if err != nil {
 		return nil, nil, err
 	}
-	it := client.AggregatedList(ctx, &computepb.AggregatedListInstancesRequest{Project: p.project, Filter: proto.String(filter)})
+	it := client.AggregatedList(ctx, &computepb.AggregatedListInstancesRequest{Project: p.project, Filter: new(filter)})
 	pairs, _, err := it.InternalFetch(int(size), token)
 	if err != nil {
 		return nil, nil, err
