@@ -41,7 +41,7 @@ func (m *model) add(id, group, holder, shape string) {
 	m.items = append(m.items, &Item[int]{ID: id, Group: group, Holder: holder, Shape: shape})
 }
 
-// waits tells whether there is an item of which is is true.
+// waits tells whether there is an item of that kind.
 func (m *model) waits(is func(*Item[int]) bool) bool { return slices.ContainsFunc(m.items, is) }
 
 func (m *model) remove(id string) bool {
