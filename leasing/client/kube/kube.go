@@ -169,16 +169,10 @@ func (b *backend) credentials(ctx context.Context, lease *v1alpha1.ProxyLease) (
 	return client.NewCredentials(username, password), nil
 }
 
-// Keys of a Secret with credentials.
-const (
-	usernameKey = "username"
-	passwordKey = "password"
-)
-
 func (b *backend) secret(ctx context.Context, namespace, name string) (username, password string, err error) {
 	secret := &corev1.Secret{}
 	if err := b.client.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, secret); err != nil {
 		return "", "", fmt.Errorf("secret %s/%s: %w", namespace, name, apiError(err))
 	}
-	return string(secret.Data[usernameKey]), string(secret.Data[passwordKey]), nil
+	return string(secret.Data[v1alpha1.CredentialsUsername]), string(secret.Data[v1alpha1.CredentialsPassword]), nil
 }
