@@ -35,12 +35,14 @@ type Kubernetes struct {
 	budget   *budget // of reviews of tokens
 	tokens   *reviews[[sha256.Size]byte, *kubernetesUser]
 	accesses *reviews[accessKey, struct{}]
+	rights   *limiters[[sha256.Size]byte] // of reviews of rights, by user
 }
 
 func (k *Kubernetes) prepare() {
 	k.once.Do(func() {
 		k.budget = newBudget()
 		k.tokens = newReviews[[sha256.Size]byte, *kubernetesUser](func(sum [sha256.Size]byte) string { return string(sum[:]) })
+		k.rights = newLimiters[[sha256.Size]byte](rightReviewsPerSecond, rightReviewBurst)
 		k.accesses = newReviews[accessKey, struct{}](func(a accessKey) string {
 			return strings.Join([]string{string(a.user[:]), a.Verb, a.Resource, a.Namespace}, "\x00")
 		})
@@ -106,7 +108,12 @@ func (k *Kubernetes) Authorize(ctx context.Context, id Identity, access Access) 
 		return false, err
 	}
 	k.prepare()
-	a, err := k.accesses.get(ctx, k.Clock, accessKey{user: sum, Access: access}, func(ctx context.Context, _ bool) (struct{}, bool, error) {
+	a, err := k.accesses.get(ctx, k.Clock, accessKey{user: sum, Access: access}, func(ctx context.Context, known bool) (struct{}, bool, error) {
+		if !known && !k.rights.of(sum).AllowN(k.Clock.Now(), 1) {
+			return struct{}{}, false, &Error{
+				Status: http.StatusTooManyRequests, Code: wire.CodeTooManyRequests, Detail: "Too many rights must be reviewed", RetryAfter: unavailableRetry,
+			}
+		}
 		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 			User: id.user.name, UID: id.user.uid, Groups: id.user.groups, Extra: id.user.extra,
 			ResourceAttributes: &authorizationv1.ResourceAttributes{

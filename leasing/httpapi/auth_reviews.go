@@ -40,8 +40,11 @@ const (
 	// knownReviewsPerSecond and knownReviewBurst bound the reviews of tokens that were good when they were last looked at. It
 	// is enough to review every token that is remembered before its last answer is too old to be believed.
 	knownReviewsPerSecond, knownReviewBurst = 50, 100
-	// maxSources bounds the source addresses that are remembered.
-	maxSources = 4096
+	// rightReviewsPerSecond and rightReviewBurst bound the reviews of rights that one user is not known to have: a caller may name
+	// any namespace.
+	rightReviewsPerSecond, rightReviewBurst = 10, 50
+	// maxLimiters bounds the source addresses, and the users, that are remembered.
+	maxLimiters = 4096
 	// sourceBits is the length of the IPv6 prefix that one subscriber has to choose addresses from.
 	sourceBits = 64
 )
@@ -49,16 +52,14 @@ const (
 // budget says which tokens may be reviewed now.
 type budget struct {
 	strangers, known *rate.Limiter
-
-	mu      sync.Mutex
-	sources *lru.Cache // netip.Prefix: *rate.Limiter
+	sources          *limiters[netip.Prefix]
 }
 
 func newBudget() *budget {
 	return &budget{
 		strangers: rate.NewLimiter(strangerReviewsPerSecond, strangerReviewBurst),
 		known:     rate.NewLimiter(knownReviewsPerSecond, knownReviewBurst),
-		sources:   lru.New(maxSources),
+		sources:   newLimiters[netip.Prefix](sourceReviewsPerSecond, sourceReviewBurst),
 	}
 }
 
@@ -86,14 +87,31 @@ func (b *budget) source(address netip.Addr) *rate.Limiter {
 		bits = sourceBits
 	}
 	prefix, _ := address.Prefix(bits) // the zero Prefix of an address that is not known
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if l, ok := b.sources.Get(prefix); ok {
-		return l.(*rate.Limiter)
+	return b.sources.of(prefix)
+}
+
+// limiters are equal limits of many, of whom those that were quiet for longest are forgotten.
+type limiters[K comparable] struct {
+	perSecond rate.Limit
+	burst     int
+
+	mu   sync.Mutex
+	last *lru.Cache // K: *rate.Limiter
+}
+
+func newLimiters[K comparable](perSecond rate.Limit, burst int) *limiters[K] {
+	return &limiters[K]{perSecond: perSecond, burst: burst, last: lru.New(maxLimiters)}
+}
+
+func (l *limiters[K]) of(key K) *rate.Limiter {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if known, ok := l.last.Get(key); ok {
+		return known.(*rate.Limiter)
 	}
-	l := rate.NewLimiter(sourceReviewsPerSecond, sourceReviewBurst)
-	b.sources.Add(prefix, l)
-	return l
+	fresh := rate.NewLimiter(l.perSecond, l.burst)
+	l.last.Add(key, fresh)
+	return fresh
 }
 
 // answer is what the API server said to a question.

@@ -78,7 +78,7 @@ func TestStrangersDoNotLockHoldersOut(t *testing.T) {
 			if most := strangerReviewsPerSecond*seconds + strangerReviewBurst + 100; r.asked > most {
 				t.Errorf("%d reviews, want %d at most", r.asked, most)
 			}
-			if n := k.budget.sources.Len(); n > maxSources {
+			if n := k.budget.sources.last.Len(); n > maxLimiters {
 				t.Errorf("%d addresses are remembered", n)
 			}
 			if n := k.tokens.refused.Len(); n > maxReviews {
@@ -229,4 +229,45 @@ func TestCallsAtTheSameTimeShareTheReview(t *testing.T) {
 			t.Errorf("%d reviews, want one of the token and one of the right", r.asked)
 		}
 	})
+}
+
+// A caller with a good token who names one namespace after the other takes no more than a share of the reviews, and none of
+// another's; a right that it has shown goes on.
+func TestRightsOfManyNamespacesAreReviewedSlowly(t *testing.T) {
+	_, r, k, clk := reviewed(t)
+	identity := func(token string) Identity {
+		id, ok, err := k.Authenticate(t.Context(), token, netip.MustParseAddr("192.0.2.1"))
+		if err != nil || !ok {
+			t.Fatal(ok, err)
+		}
+		return id
+	}
+	guest, admin := identity("guest1"), identity("admin1")
+	right := func(namespace string) Access { return Access{Verb: "create", Resource: "proxyleases", Namespace: namespace} }
+	if ok, err := k.Authorize(t.Context(), admin, right("team")); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	before, refused := r.asked, 0
+	for i := range 1000 {
+		_, err := k.Authorize(t.Context(), guest, right(fmt.Sprint("n", i)))
+		if e, ok := errors.AsType[*Error](err); ok && e.Status == http.StatusTooManyRequests {
+			refused++
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if asked := r.asked - before; asked != rightReviewBurst || refused != 1000-rightReviewBurst {
+		t.Fatalf("%d reviews, %d refusals", asked, refused)
+	}
+	for _, namespace := range []string{"team", "other"} {
+		if ok, err := k.Authorize(t.Context(), admin, right(namespace)); !ok || err != nil {
+			t.Fatalf("another user in %s: %v %v", namespace, ok, err)
+		}
+	}
+	clk.SetTime(clk.Now().Add(time.Second))
+	for i := range rightReviewsPerSecond {
+		if _, err := k.Authorize(t.Context(), guest, right(fmt.Sprint("m", i))); err != nil {
+			t.Fatalf("a second later: %v", err)
+		}
+	}
 }
