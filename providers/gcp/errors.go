@@ -131,6 +131,10 @@ func tokenFailure(op string, known *tokenError, raw error) error {
 	if _, ok := errors.AsType[net.Error](known); ok || errors.Is(known, context.Canceled) || errors.Is(known, context.DeadlineExceeded) {
 		return providers.NewError(providers.Unavailable, op, silent, raw)
 	}
+	if code := group(tokenStatus, known.Error()); code != "" && (code[0] == '5' || code == "429" || code == "408") {
+		// Federation and impersonation have no error type for it.
+		return providers.NewError(providers.Unavailable, op, silent, raw)
+	}
 	// Files that are missing or cannot be read, such as the projected token of a workload identity.
 	return providers.NewError(providers.Auth, op, refused, raw)
 }

@@ -15,6 +15,7 @@ var (
 	quotaPattern      = regexp.MustCompile(`Quota '([A-Z0-9_]+)' exceeded`)
 	regionPattern     = regexp.MustCompile(`in region ([a-z0-9-]+)`)
 	constraintPattern = regexp.MustCompile(`Constraint (constraints/[a-zA-Z.]+) violated`)
+	tokenStatus       = regexp.MustCompile(`status code (\d{3})`)
 	codePattern       = regexp.MustCompile(`[A-Z]+(?:_[A-Z]+)+`)
 )
 
