@@ -46,6 +46,9 @@ type cloud struct {
 	class     string
 	binary    string
 	arguments []string
+	account   *computetest.ServiceAccount
+	// key is the file with the account's key.
+	key string
 	// environment of the provider manager: its endpoint and its credentials.
 	environment []string
 
@@ -61,15 +64,14 @@ func newCloud(t *testing.T, gcpClass v1alpha1.GCPClass) *cloud {
 	c.Server = computetest.New(t, computetest.Options{Token: gcpToken, Projects: []string{gcpProject}, Timing: &computetest.Timing{
 		Visible: 50 * time.Millisecond, Staging: 200 * time.Millisecond, Running: 500 * time.Millisecond, Address: 700 * time.Millisecond, Delete: time.Second,
 	}})
-	account := computetest.NewServiceAccount(t, gcpToken)
-	key := filepath.Join(t.TempDir(), "key.json")
-	account.WriteFile(key)
+	c.account, c.key = computetest.NewServiceAccount(t, gcpToken), filepath.Join(t.TempDir(), "key.json")
+	c.account.WriteFile(c.key)
 	metadataServer, err := testenv.FreeAddress()
 	if err != nil {
 		t.Fatal(err)
 	}
 	c.environment = []string{
-		gcp.EndpointVariable + "=" + c.URL, "GOOGLE_APPLICATION_CREDENTIALS=" + key, "GCE_METADATA_HOST=" + metadataServer, "CLOUDSDK_CONFIG=" + t.TempDir(),
+		gcp.EndpointVariable + "=" + c.URL, "GOOGLE_APPLICATION_CREDENTIALS=" + c.key, "GCE_METADATA_HOST=" + metadataServer, "CLOUDSDK_CONFIG=" + t.TempDir(),
 	}
 
 	c.class = "gcp-" + c.namespace
