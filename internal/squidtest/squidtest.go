@@ -3,13 +3,13 @@ package squidtest
 
 import (
 	"errors"
-	"fmt"
 	"net"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -62,19 +62,16 @@ type Squid struct {
 
 	process *os.Process
 	ended   chan struct{}
+	stop    sync.Once
 }
 
-// Start runs Squid until the test ends. config makes squid.conf of Squid's folder and of the address it is to listen on; what
-// Squid writes to /dev/stdout and /dev/stderr is its Log.
-func Start(t testing.TB, config func(dir string, address netip.AddrPort) string, files ...File) *Squid {
+// Config makes squid.conf of Squid's folder and of the address it is to listen on. What Squid writes to /dev/stdout and
+// /dev/stderr is its Log.
+type Config func(dir string, address netip.AddrPort) string
+
+// Start runs Squid on a free port of 127.0.0.1 until the test ends.
+func Start(t testing.TB, config Config, files ...File) *Squid {
 	t.Helper()
-	program := Program(t)
-	// Not t.TempDir: its parents are closed to Squid's user.
-	dir, err := os.MkdirTemp("", "squid-test-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	listener, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -83,6 +80,19 @@ func Start(t testing.TB, config func(dir string, address netip.AddrPort) string,
 	if err := listener.Close(); err != nil {
 		t.Fatal(err)
 	}
+	return StartOn(t, address, config, files...)
+}
+
+// StartOn runs Squid on an address on loopback until Stop, or until the test ends.
+func StartOn(t testing.TB, address netip.AddrPort, config Config, files ...File) *Squid {
+	t.Helper()
+	program := Program(t)
+	// Not t.TempDir: its parents are closed to Squid's user.
+	dir, err := os.MkdirTemp("", "squid-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	for _, f := range append(files, File{Name: "squid.conf", Content: []byte(config(dir, address))}) {
 		mode := os.FileMode(0o644)
 		if f.Executable {
@@ -99,7 +109,8 @@ func Start(t testing.TB, config func(dir string, address netip.AddrPort) string,
 	}
 	defer func() { _ = output.Close() }()
 	// Squids of one machine share names in /dev/shm unless they are told apart.
-	command := exec.Command(program, "-n", fmt.Sprintf("test%d", address.Port()), "-N", "-f", filepath.Join(dir, "squid.conf"))
+	service := "test" + strings.NewReplacer(".", "x", ":", "x").Replace(address.String())
+	command := exec.Command(program, "-n", service, "-N", "-f", filepath.Join(dir, "squid.conf"))
 	command.Stdout, command.Stderr = output, output
 	command.SysProcAttr = attributes()
 	if os.Getuid() == 0 {
@@ -116,12 +127,17 @@ func Start(t testing.TB, config func(dir string, address netip.AddrPort) string,
 		defer close(s.ended)
 		_ = command.Wait()
 	}()
-	t.Cleanup(func() {
-		_ = syscall.Kill(-s.process.Pid, syscall.SIGKILL) // the group: its helpers too
-		<-s.ended
-	})
+	t.Cleanup(s.Stop)
 	s.await(t)
 	return s
+}
+
+// Stop kills Squid and its helpers; the second time it does nothing.
+func (s *Squid) Stop() {
+	s.stop.Do(func() {
+		_ = syscall.Kill(-s.process.Pid, syscall.SIGKILL) // the group
+		<-s.ended
+	})
 }
 
 // await waits until Squid listens.

@@ -35,6 +35,25 @@ func TestSquidEndsWithTheTest(t *testing.T) {
 	}
 }
 
+// Squids beside each other on one port of different addresses know nothing of each other.
+func TestSquidsOnOnePort(t *testing.T) {
+	Program(t)
+	first := Start(t, open)
+	at := netip.MustParseAddrPort(first.Address)
+	second := StartOn(t, netip.AddrPortFrom(netip.MustParseAddr("127.0.0.2"), at.Port()), open)
+	first.Stop()
+	first.Stop()
+	if c, err := net.Dial("tcp4", first.Address); err == nil {
+		_ = c.Close()
+		t.Error("the first one still listens")
+	}
+	c, err := net.Dial("tcp4", second.Address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = c.Close()
+}
+
 func TestSquidEndsWithAKilledTestBinary(t *testing.T) {
 	if os.Getenv(childVariable) != "" {
 		s := Start(t, open)
