@@ -131,8 +131,6 @@ func TestReservedMetadata(t *testing.T) {
 		must(t, core.Create(t.Context(), px.DeepCopy(), client.DryRunAll))
 	}
 	template := newPool(ns)
-	template.Spec.Template.Metadata.Annotations = map[string]string{v1alpha1.AnnotationInstanceHash: "x"}
-	wantForbidden(t, "an annotation in a template", admin.Create(t.Context(), template.DeepCopy()), "spec.template.metadata")
 	template.Spec.Template.Metadata.Annotations = map[string]string{v1alpha1.AnnotationDeletionCost: "1"}
 	must(t, admin.Create(t.Context(), template))
 

@@ -86,3 +86,20 @@ func TestFieldsThatATemplateMayNotSetAreRefusedByName(t *testing.T) {
 		t.Errorf("a selector of one's own: %v, want a refusal that names the field", err)
 	}
 }
+
+// What the operator writes on its proxies is not a template's: skip-cleanup in one would leave every instance behind that the pool
+// gives up.
+func TestPoolTemplateWithTheOperatorsAnnotationsIsRefused(t *testing.T) {
+	env := testenv.New(t)
+	namespace := env.Namespace(t)
+	for annotation, ok := range map[string]bool{
+		"crawl.example.com/skip-cleanup": false, "crawl.example.com/first-intent": false, "crawl.example.com/": false,
+		"crawl.example.com/deletion-cost": true, "example.com/team": true, "crawl": true,
+	} {
+		body := fmt.Sprintf(`spec: {template: {metadata: {annotations: {%q: "true"}}, spec: {provider: a}}}`, annotation)
+		err := env.Client.Create(t.Context(), object(t, namespace, "ProxyPool", body), client.DryRunAll)
+		if named := err != nil && strings.Contains(err.Error(), "spec.template.metadata.annotations"); ok && err != nil || !ok && !named {
+			t.Errorf("%s: %v", annotation, err)
+		}
+	}
+}

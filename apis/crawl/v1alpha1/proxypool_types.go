@@ -67,6 +67,7 @@ type TemplateMetadata struct {
 	// annotations of the proxies.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=64
+	// +kubebuilder:validation:XValidation:rule="self.all(k, !k.startsWith('crawl.example.com/') || k == 'crawl.example.com/deletion-cost')",message="annotations under crawl.example.com/ are the operator's, except deletion-cost"
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
