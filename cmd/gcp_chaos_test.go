@@ -55,15 +55,19 @@ type cloud struct {
 	provider *testenv.Process
 }
 
-// newCloud starts core. The provider manager is started by start.
-func newCloud(t *testing.T, gcpClass v1alpha1.GCPClass) *cloud {
+// quickVMs take as long as their managers need to be in the middle of something.
+var quickVMs = &computetest.Timing{
+	Visible: 50 * time.Millisecond, Staging: 200 * time.Millisecond, Running: 500 * time.Millisecond, Address: 700 * time.Millisecond, Delete: time.Second,
+}
+
+// newBareCloud starts the server. No manager runs yet.
+func newBareCloud(t *testing.T, o computetest.Options) *cloud {
 	t.Helper()
 	env := testenv.New(t)
 	c := &cloud{t: t, env: env, namespace: env.Namespace(t)}
 	c.binary = testenv.BuildOperator(t)
-	c.Server = computetest.New(t, computetest.Options{Token: gcpToken, Projects: []string{gcpProject}, Timing: &computetest.Timing{
-		Visible: 50 * time.Millisecond, Staging: 200 * time.Millisecond, Running: 500 * time.Millisecond, Address: 700 * time.Millisecond, Delete: time.Second,
-	}})
+	o.Token, o.Projects, o.Timing = gcpToken, []string{gcpProject}, quickVMs
+	c.Server = computetest.New(t, o)
 	c.account, c.key = computetest.NewServiceAccount(t, gcpToken), filepath.Join(t.TempDir(), "key.json")
 	c.account.WriteFile(c.key)
 	metadataServer, err := testenv.FreeAddress()
@@ -73,19 +77,25 @@ func newCloud(t *testing.T, gcpClass v1alpha1.GCPClass) *cloud {
 	c.environment = []string{
 		gcp.EndpointVariable + "=" + c.URL, "GOOGLE_APPLICATION_CREDENTIALS=" + c.key, "GCE_METADATA_HOST=" + metadataServer, "CLOUDSDK_CONFIG=" + t.TempDir(),
 	}
+	c.arguments = []string{
+		"--kubeconfig=" + testenv.Kubeconfig(t, env.Config), "--leader-elect=false", "--leader-election-namespace=" + c.namespace,
+		"--watch-namespaces=" + c.namespace, "--health-probe-bind-address=0", "--metrics-bind-address=0",
+	}
+	return c
+}
 
+// newCloud makes a class and starts core. The provider manager is started by start.
+func newCloud(t *testing.T, gcpClass v1alpha1.GCPClass) *cloud {
+	t.Helper()
+	c := newBareCloud(t, computetest.Options{})
 	c.class = "gcp-" + c.namespace
 	gcpClass.Project = gcpProject
 	class := &v1alpha1.ProviderClass{ObjectMeta: metav1.ObjectMeta{Name: c.class}, Spec: v1alpha1.ProviderClassSpec{
 		Type: v1alpha1.ProviderGCP, AllowedNamespaces: v1alpha1.NamespaceAccess{From: v1alpha1.NamespacesFromAll}, GCP: &gcpClass,
 		MaxConcurrentCreates: ptr.To[int32](50), MaxConcurrentReplacements: ptr.To[int32](50),
 	}}
-	if err := env.Client.Create(t.Context(), class); err != nil {
+	if err := c.env.Client.Create(t.Context(), class); err != nil {
 		t.Fatal(err)
-	}
-	c.arguments = []string{
-		"--kubeconfig=" + testenv.Kubeconfig(t, env.Config), "--leader-elect=false", "--leader-election-namespace=" + c.namespace,
-		"--watch-namespaces=" + c.namespace, "--health-probe-bind-address=0", "--metrics-bind-address=0",
 	}
 	c.launch(slices.Concat([]string{"core", "--api-bind-address=0"}, c.arguments))
 	return c
@@ -193,10 +203,10 @@ func (c *cloud) watchTwins() (stop func() []string) {
 	return func() []string { close(end); group.Wait(); return found }
 }
 
-// TestGT12_KilledManagersLeakAndDoubleNothing runs the real binary against a Compute Engine server: its provider manager is
+// TestGcpKilledManagersLeakAndDoubleNothing runs the real binary against a Compute Engine server: its provider manager is
 // killed again and again at random moments, while Proxies come, change and go, answers are lost, zones are full and machines
 // are preempted. In the end there is one machine for each Proxy, and there never were two.
-func TestGT12_KilledManagersLeakAndDoubleNothing(t *testing.T) {
+func TestGcpKilledManagersLeakAndDoubleNothing(t *testing.T) {
 	c := newCloud(t, v1alpha1.GCPClass{Zones: computetest.DefaultZones, ProvisioningModel: "SPOT"})
 	seed := seedOf(t)
 	t.Logf("%s=%d makes the same decisions again", seedVariable, seed)
