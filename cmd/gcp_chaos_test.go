@@ -203,10 +203,10 @@ func (c *cloud) watchTwins() (stop func() []string) {
 	return func() []string { close(end); group.Wait(); return found }
 }
 
-// TestGcpKilledManagersLeakAndDoubleNothing runs the real binary against a Compute Engine server: its provider manager is
+// TestGT12_KilledManagersLeakAndDoubleNothing runs the real binary against a Compute Engine server: its provider manager is
 // killed again and again at random moments, while Proxies come, change and go, answers are lost, zones are full and machines
 // are preempted. In the end there is one machine for each Proxy, and there never were two.
-func TestGcpKilledManagersLeakAndDoubleNothing(t *testing.T) {
+func TestGT12_KilledManagersLeakAndDoubleNothing(t *testing.T) {
 	c := newCloud(t, v1alpha1.GCPClass{Zones: computetest.DefaultZones, ProvisioningModel: "SPOT"})
 	seed := seedOf(t)
 	t.Logf("%s=%d makes the same decisions again", seedVariable, seed)

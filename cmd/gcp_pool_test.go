@@ -263,9 +263,10 @@ func (f *farm) mustFetch(lease wire.Lease) {
 	}
 }
 
-// TestGcpPoolEndToEnd runs the binary's managers and the project's samples, with a real Squid on each VM: a pool comes, is
-// leased, loses a machine, is replaced while a crawler goes on, and leaves nothing.
-func TestGcpPoolEndToEnd(t *testing.T) {
+// TestGT12_G7_PoolEndToEnd runs the binary's managers and the project's samples, with a real Squid on each VM: a pool comes,
+// is leased, loses a machine, is replaced while a crawler goes on, and leaves nothing. Most of its time is the two minutes
+// for which a Proxy is kept after an attempt to create its machine.
+func TestGT12_G7_PoolEndToEnd(t *testing.T) {
 	f := newFarm(t)
 
 	// Machines that run are not usable as long as no proxy answers on them.
