@@ -21,8 +21,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
 	"crawl.example.com/egress-proxies-operator/internal/tracing"
@@ -78,6 +80,8 @@ func Add(ctx context.Context, mgr manager.Manager, o Options) error {
 	err := ctrl.NewControllerManagedBy(mgr).Named(controllerName).
 		For(&v1alpha1.ProxyPool{}, builder.WithPredicates(predicate.Funcs{UpdateFunc: poolChanged})).
 		Owns(&v1alpha1.Proxy{}, builder.WithPredicates(predicate.Funcs{UpdateFunc: memberChanged})).
+		// Those who lost their pool while nobody was looking, and whose pool may be gone, are brought up by nobody else.
+		Watches(&v1alpha1.Proxy{}, handler.EnqueueRequestsFromMapFunc(formerPool)).
 		Watches(&v1alpha1.ProxyLease{}, r.leaseHandler(), builder.WithPredicates(predicate.Funcs{UpdateFunc: leaseReported})).
 		Complete(tracing.Reconciler(controllerName, r))
 	if err != nil {
@@ -96,6 +100,15 @@ func byOwner(object client.Object) []string {
 		}
 	}
 	return nil
+}
+
+// formerPool is the pool that a proxy still seems to be a member of.
+func formerPool(_ context.Context, object client.Object) []reconcile.Request {
+	px, ok := object.(*v1alpha1.Proxy)
+	if !ok || formerMember(px) == "" {
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: px.Namespace, Name: formerMember(px)}}}
 }
 
 func poolChanged(e event.UpdateEvent) bool {

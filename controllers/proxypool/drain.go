@@ -73,13 +73,13 @@ func (p *planner) undrain(n int) (taken int) {
 
 // drainedByPool is the pool's own request on a member; nil when there is none.
 func (m *member) drainedByPool() *v1alpha1.DrainRequest {
-	for i := range m.Spec.DrainRequests {
-		if request := &m.Spec.DrainRequests[i]; request.Requester == drainRequester {
-			return request
-		}
+	if i := slices.IndexFunc(m.Spec.DrainRequests, byPool); i >= 0 {
+		return &m.Spec.DrainRequests[i]
 	}
 	return nil
 }
+
+func byPool(request v1alpha1.DrainRequest) bool { return request.Requester == drainRequester }
 
 // emptyBy is when the leases of a leaving member end at the latest; zero when nobody says.
 func (m *member) emptyBy() time.Time {

@@ -117,7 +117,7 @@ func seconds(value *int32, fallback time.Duration) time.Duration {
 }
 
 // compareVictims orders members by how little is lost when they go: unleased before leased, then as the user's
-// deletion-cost says, then what does not work, then old revisions, then what is cooling for the most targets, then the
+// deletion-cost says, then what does not work or not for long enough yet, then old revisions, then what is cooling for the most targets, then the
 // newest. Names break ties, so that the same view gives the same victims. Members that are leaving are none: they go
 // already.
 func compareVictims(a, b member) int {
@@ -125,6 +125,7 @@ func compareVictims(a, b member) int {
 		cmp.Compare(min(a.leases, 1), min(b.leases, 1)),
 		cmp.Compare(a.cost, b.cost),
 		cmp.Compare(a.trouble, b.trouble),
+		compareBool(a.available, b.available),
 		-compareBool(a.stale || a.due != "", b.stale || b.due != ""),
 		-cmp.Compare(a.cooling, b.cooling),
 		cmp.Compare(a.leases, b.leases),

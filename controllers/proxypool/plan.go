@@ -157,9 +157,10 @@ func (p *planner) limit() int {
 }
 
 func (p *planner) scaleAndRoll() {
+	// What maxSurge has room for are successors: members that are due beyond the replicas are surplus as ever.
 	room := p.replicas
 	if p.due() && p.replicas > 0 {
-		room += p.surge
+		room += min(p.surge, p.successors())
 	}
 	switch surplus := len(p.active) - room; {
 	case surplus > 0:
@@ -175,7 +176,7 @@ func (p *planner) scaleAndRoll() {
 func (p *planner) grow(n int) {
 	n -= p.undrain(n)
 	n = min(n, p.limit()-len(p.all))
-	if n <= 0 || p.waiting() > 0 {
+	if n <= 0 || p.successorsWait() {
 		return
 	}
 	taken := make(map[string]bool, len(p.all)+len(p.in.Blocked))
@@ -228,7 +229,7 @@ func (p *planner) roll() {
 // mayReplace: with OnRelease a member that works goes when its last lease has ended.
 func (p *planner) mayReplace(m member) bool {
 	strategy := p.in.Pool.Spec.Strategy
-	return strategy == nil || strategy.Type != v1alpha1.StrategyOnRelease || m.leases == 0 || m.due == reasonUnhealthy
+	return strategy == nil || strategy.Type != v1alpha1.StrategyOnRelease || m.leases == 0 || p.sick(&m)
 }
 
 func (p *planner) propagate() {

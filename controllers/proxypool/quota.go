@@ -1,6 +1,8 @@
 package proxypool
 
 import (
+	"slices"
+
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -17,6 +19,12 @@ func (p *planner) waiting() int {
 		}
 	}
 	return n
+}
+
+// successorsWait tells whether members of the template of today wait. Those of an old one say nothing about it: another zone or
+// machine type may be the very cure.
+func (p *planner) successorsWait() bool {
+	return slices.ContainsFunc(p.active, func(m member) bool { return m.due == "" && waitsForCapacity(m.Proxy) })
 }
 
 func waitsForCapacity(px *v1alpha1.Proxy) bool {

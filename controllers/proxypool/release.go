@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -44,6 +45,10 @@ func (r *Reconciler) release(ctx context.Context, pool types.NamespacedName) err
 		delete(labels, v1alpha1.LabelPool)
 		delete(labels, v1alpha1.LabelRevision)
 		ops := []objpatch.Op{objpatch.Set("/metadata/labels", labels), objpatch.Set("/spec/replacePolicy", v1alpha1.ReplaceAutomatic)}
+		// The pool takes nobody back any more, so its request would close the proxy for ever.
+		if requests := slices.DeleteFunc(slices.Clone(px.Spec.DrainRequests), byPool); len(requests) < len(px.Spec.DrainRequests) {
+			ops = append(ops, objpatch.Set("/spec/drainRequests", requests))
+		}
 		if _, ok := annotations[annotationPoolKeys]; ok {
 			delete(annotations, annotationPoolKeys)
 			ops = append(ops, objpatch.Set("/metadata/annotations", annotations))

@@ -27,7 +27,7 @@ func (p *planner) markDue() {
 	if spec.Paused != nil && *spec.Paused {
 		return
 	}
-	calm := p.unhealthy() <= p.maxUnhealthy()
+	calm := p.calm()
 	for i := range p.active {
 		m := &p.active[i]
 		switch {
@@ -35,7 +35,7 @@ func (p *planner) markDue() {
 			m.due = reasonRollout
 		case !calm:
 			// It is the probe target or the uplink that is down, and successors would be no better.
-		case passed(m.unhealthyUntil(spec.Remediation), p.in.Now):
+		case p.sick(m):
 			m.due = reasonUnhealthy
 		case m.badlyReported(spec.Recycle, p.in.Now):
 			m.due = reasonReported
@@ -43,6 +43,14 @@ func (p *planner) markDue() {
 			m.due = reasonMaxAge
 		}
 	}
+}
+
+// calm: not so many are unhealthy that it must be something else.
+func (p *planner) calm() bool { return p.unhealthy() <= p.maxUnhealthy() }
+
+// sick tells whether a member has been unhealthy for longer than it may, of whatever template it is.
+func (p *planner) sick(m *member) bool {
+	return passed(m.unhealthyUntil(p.in.Pool.Spec.Remediation), p.in.Now) && p.calm()
 }
 
 // passed tells whether a moment has come; the zero one never does.
@@ -98,6 +106,17 @@ func (m *member) bestBefore(recycle *v1alpha1.PoolRecycle) time.Time {
 	share := float64(hash.Sum32()) / (1 << 32)
 	age := seconds(recycle.MaxAgeSeconds, 0)
 	return m.CreationTimestamp.Add(age - time.Duration(float64(age)*float64(percent)/100*share))
+}
+
+// successors is how many members are not to be replaced.
+func (p *planner) successors() int {
+	n := 0
+	for _, m := range p.active {
+		if m.due == "" {
+			n++
+		}
+	}
+	return n
 }
 
 // due tells whether anything is to be replaced.

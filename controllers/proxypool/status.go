@@ -66,8 +66,8 @@ func (p *planner) setStatus() {
 	// HPA and KEDA refuse a pool whose selector is empty.
 	out.Selector = v1alpha1.LabelPool + "=" + pool.Name
 	out.UpdateRevision = p.revision
-	// Complete: nothing is left to make, to replace or to take away.
-	complete := c.updatedAvailable >= p.replicas && len(p.active) == p.replicas+c.extra && c.updated == len(p.active)
+	// Complete: nothing is left to make, to replace, to change or to take away.
+	complete := len(p.plan.Updates) == 0 && c.updatedAvailable >= p.replicas && len(p.active) == p.replicas+c.extra && c.updated == len(p.active)
 	if complete || out.CurrentRevision == "" {
 		out.CurrentRevision = p.revision
 	}

@@ -1,6 +1,7 @@
 package proxypool
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
@@ -32,6 +34,9 @@ const (
 	unknownLeasesRequeue = time.Second
 	// conflictRequeue is how soon a decision on outdated data is made again.
 	conflictRequeue = 100 * time.Millisecond
+	// refusedRequeue is how rarely what the API server refuses is tried again, after maxDoublings of conflictRequeue.
+	refusedRequeue = 10 * time.Second
+	maxDoublings   = 7
 	// listPage bounds one answer of the API server. Unit: objects.
 	listPage = 500
 )
@@ -118,10 +123,23 @@ func (r *Reconciler) sync(ctx context.Context, pool *v1alpha1.ProxyPool) (reconc
 	if err := statusapply.Whole(ctx, r.Client, v1alpha1.ManagerCore, pool, &pool.Status, &final.Status); err != nil {
 		return reconcile.Result{}, errors.Join(actErr, err)
 	}
-	if actErr != nil {
-		return reconcile.Result{}, actErr
+	next := r.requeue(mem, final, in.Now, waiting, collisions > 0)
+	if actErr == nil {
+		mem.failures = 0
+		return reconcile.Result{RequeueAfter: next}, nil
 	}
-	return reconcile.Result{RequeueAfter: r.requeue(mem, final, in.Now, waiting, collisions > 0)}, nil
+	// An error for the queue would stop the pool's clock: what it backs off to is far longer than leases and deadlines last.
+	retry := min(conflictRequeue<<min(mem.failures, maxDoublings), refusedRequeue)
+	mem.failures++
+	if apierrors.IsConflict(actErr) || apierrors.IsNotFound(actErr) {
+		retry = conflictRequeue
+	} else {
+		log.FromContext(ctx).Error(actErr, "The members of a pool could not be changed as planned; tried again", "after", retry)
+	}
+	if next == 0 || retry < next {
+		next = retry
+	}
+	return reconcile.Result{RequeueAfter: next}, nil
 }
 
 func (p *Plan) acts() bool {
@@ -131,7 +149,7 @@ func (p *Plan) acts() bool {
 func (r *Reconciler) plan(mem *memory, cached []*v1alpha1.Proxy, in *Input) Plan {
 	in.Members = mem.view(cached, in.Now)
 	in.Deleted = mem.deleted
-	in.Blocked, in.Refused = mem.blockedNames(), mem.refused
+	in.Blocked, in.Refused = mem.blockedNames(), cmp.Or(mem.refused, mem.unchanged)
 	return MakePlan(*in)
 }
 
@@ -234,6 +252,9 @@ func (r *Reconciler) act(ctx context.Context, mem *memory, pool *v1alpha1.ProxyP
 			return 0, errOutdated
 		}
 	}
+	if len(plan.Creates) == 0 {
+		mem.refused = ""
+	}
 	var mu sync.Mutex
 	deleteErr := inBatches(plan.Deletes, maxBatch, func(d Delete) error {
 		// The UID keeps a re-created namesake safe. The object of the plan belongs to the cache.
@@ -248,6 +269,7 @@ func (r *Reconciler) act(ctx context.Context, mem *memory, pool *v1alpha1.ProxyP
 		r.Recorder.Eventf(pool, d.Proxy, corev1.EventTypeNormal, eventDeleted, actionScale, "Deleted proxy %s: %s", d.Proxy.Name, d.Reason)
 		return nil
 	})
+	mem.unchanged = ""
 	update := func(u Update) (done bool, err error) {
 		// The patch answers into its object, and that of the plan belongs to the cache.
 		px := u.Proxy.DeepCopy()
@@ -279,57 +301,16 @@ func (r *Reconciler) act(ctx context.Context, mem *memory, pool *v1alpha1.ProxyP
 		}),
 		inBatches(plan.Updates, maxBatch, func(u Update) error {
 			_, err := update(u)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil && !apierrors.IsConflict(err) {
+				mem.unchanged = err.Error()
+			}
 			return err
 		}),
 	)
 	collisions, createErr := r.create(ctx, mem, pool, plan)
 	return collisions, errors.Join(createErr, deleteErr, updateErr)
-}
-
-// create makes the members of the plan in growing batches. Before each it asks the API server for the pool, since a pool
-// that was deleted meanwhile must not grow.
-func (r *Reconciler) create(ctx context.Context, mem *memory, pool *v1alpha1.ProxyPool, plan Plan) (collisions int32, err error) {
-	var mu sync.Mutex
-	created := 0
-	rest := plan.Creates
-	for batch := 1; len(rest) > 0 && err == nil; batch = min(2*batch, maxUnchecked) {
-		if _, err := r.checkPool(ctx, pool); err != nil {
-			return collisions, err
-		}
-		n := min(batch, len(rest))
-		err = untilError(rest[:n], maxBatch, func(name string) error {
-			px := newProxy(pool, name, plan.Status.UpdateRevision)
-			outcome, err := r.createMember(ctx, pool, px)
-			mu.Lock()
-			defer mu.Unlock()
-			if err != nil {
-				mem.refused = err.Error()
-				return err
-			}
-			mem.refused = ""
-			switch outcome {
-			case nameTaken, memberLeaving:
-				collisions++
-				mem.blocked[name] = r.Clock.Now().Add(blockedTimeout)
-			case memberMade:
-				created++
-			}
-			if outcome != nameTaken {
-				mem.noteCreated(px, r.Clock.Now())
-			}
-			return nil
-		})
-		rest = rest[n:]
-	}
-	if created > 0 {
-		r.Recorder.Eventf(pool, nil, corev1.EventTypeNormal, eventCreated, actionScale, "Created %d proxies of revision %s", created, plan.Status.UpdateRevision)
-	}
-	if err != nil {
-		// Whether a create that failed took effect is not known.
-		mem.verified = false
-		r.Recorder.Eventf(pool, nil, corev1.EventTypeWarning, eventCreateFailed, actionScale, "%v", err)
-	}
-	return collisions, err
 }
 
 // checkPool reads the pool from the API server: it must still ask for what the plan was made from.
@@ -345,44 +326,4 @@ func (r *Reconciler) checkPool(ctx context.Context, pool *v1alpha1.ProxyPool) (*
 		return nil, errOutdated
 	}
 	return fresh, nil
-}
-
-// outcome of an attempt to make a member.
-type outcome int
-
-const (
-	memberMade outcome = iota
-	// memberExists: a namesake is a living member of this pool.
-	memberExists
-	// memberLeaving: it is a member that is being deleted.
-	memberLeaving
-	// nameTaken: it is none of ours.
-	nameTaken
-)
-
-// createMember makes a member and leaves it, or the member that has its name, in px.
-func (r *Reconciler) createMember(ctx context.Context, pool *v1alpha1.ProxyPool, px *v1alpha1.Proxy) (outcome, error) {
-	err := r.Client.Create(ctx, px)
-	if err == nil {
-		return memberMade, nil
-	}
-	if !apierrors.IsAlreadyExists(err) {
-		return 0, fmt.Errorf("create member %s: %w", px.Name, err)
-	}
-	holder := &v1alpha1.Proxy{}
-	if err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(px), holder); err != nil {
-		if apierrors.IsNotFound(err) {
-			return nameTaken, nil
-		}
-		return 0, fmt.Errorf("get the holder of name %s: %w", px.Name, err)
-	}
-	*px = *holder
-	switch owner := metav1.GetControllerOfNoCopy(px); {
-	case owner == nil || owner.UID != pool.UID:
-		return nameTaken, nil
-	case !px.DeletionTimestamp.IsZero():
-		return memberLeaving, nil
-	default:
-		return memberExists, nil
-	}
 }

@@ -3,11 +3,13 @@ package proxypool
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	testingclock "k8s.io/utils/clock/testing"
@@ -66,6 +68,23 @@ func countProxies(t *testing.T, c client.Client) int {
 	return len(list.Items)
 }
 
+// refusedAgain reconciles a pool that the API server refuses members, and says when that is tried again.
+func refusedAgain(t *testing.T, r *Reconciler, c client.Client, pool *v1alpha1.ProxyPool) time.Duration {
+	t.Helper()
+	result, err := reconcilePool(t, r, pool)
+	if err != nil || result.RequeueAfter == 0 {
+		t.Fatalf("%+v %v, want another try", result, err)
+	}
+	fresh := &v1alpha1.ProxyPool{}
+	if err := c.Get(t.Context(), client.ObjectKeyFromObject(pool), fresh); err != nil {
+		t.Fatal(err)
+	}
+	if ready := meta.FindStatusCondition(fresh.Status.Conditions, v1alpha1.ConditionReady); ready == nil || !strings.Contains(ready.Message, "exceeded quota") {
+		t.Fatalf("Ready says %+v", ready)
+	}
+	return result.RequeueAfter
+}
+
 // A quota is met by a few creates and not by all of them, and the pool grows on when there is room again.
 func TestP18_RefusedCreatesStopEarly(t *testing.T) {
 	pool := newPool(100)
@@ -77,8 +96,8 @@ func TestP18_RefusedCreatesStopEarly(t *testing.T) {
 		return true, nil
 	}}
 	r, c, _ := newFakePool(t, pool, f)
-	if _, err := reconcilePool(t, r, pool); !apierrors.IsForbidden(err) {
-		t.Fatalf("error %v, want the refusal", err)
+	if refusedAgain(t, r, c, pool) > refusedRequeue {
+		t.Fatal("it is not tried again soon")
 	}
 	// 1, 2 and 4.
 	if got := f.count.Load(); got != 7 {
@@ -88,11 +107,16 @@ func TestP18_RefusedCreatesStopEarly(t *testing.T) {
 		t.Errorf("%d proxies, want 5", got)
 	}
 	before := f.count.Load()
-	if _, err := reconcilePool(t, r, pool); err == nil {
-		t.Fatal("no error")
-	}
+	first := refusedAgain(t, r, c, pool)
 	if got := f.count.Load() - before; got != 1 {
 		t.Errorf("%d creates were tried again, want 1", got)
+	}
+	for range 20 {
+		refusedAgain(t, r, c, pool)
+	}
+	// Ever more rarely, and never so rarely that the pool's own clock stands still.
+	if last := refusedAgain(t, r, c, pool); last < 4*first || last > refusedRequeue {
+		t.Errorf("tried again after %v at first and %v later", first, last)
 	}
 	quota = false
 	if _, err := reconcilePool(t, r, pool); err != nil {
@@ -113,9 +137,7 @@ func TestP18_RefusalsEndALargeBatch(t *testing.T) {
 		return true, nil
 	}}
 	r, c, _ := newFakePool(t, pool, f)
-	if _, err := reconcilePool(t, r, pool); !apierrors.IsForbidden(err) {
-		t.Fatalf("error %v, want the refusal", err)
-	}
+	refusedAgain(t, r, c, pool)
 	if tried, made := f.count.Load(), countProxies(t, c); tried > 300+2*maxBatch || made != 300 {
 		t.Errorf("%d creates were tried and %d took effect, want few after 300", tried, made)
 	}
