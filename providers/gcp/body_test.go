@@ -113,8 +113,8 @@ func TestG42_BooleansAreSent(t *testing.T) {
 	}
 }
 
-// TestG7_G19_MarksAndTag: labels to find the machine by and a tag for firewalls, also where the class names none.
-func TestG7_G19_MarksAndTag(t *testing.T) {
+// TestG19_MarksAndTag: labels to find the machine by and a tag for firewalls, also where the class names none.
+func TestG19_MarksAndTag(t *testing.T) {
 	req := newRequest("px", zoneA)
 	req.Labels = map[string]string{"geo": "eu", "Upper": "x", "a/b": "x", "dotted": "a.b", labelUID: "forged", "egress-proxy-more": "x"}
 	body := sent(t, req)

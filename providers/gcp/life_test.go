@@ -11,8 +11,8 @@ import (
 	"crawl.example.com/egress-proxies-operator/providers/gcp/computetest"
 )
 
-// TestGT3_LifeOfAMachine through all its states, with an address that comes late.
-func TestGT3_LifeOfAMachine(t *testing.T) {
+// TestGT3_G25_LifeOfAMachine through all its states, with an address that comes late.
+func TestGT3_G25_LifeOfAMachine(t *testing.T) {
 	r := newRig(t)
 	ref := r.create(newRequest("px", zoneA))
 	for _, step := range []struct {
@@ -101,8 +101,8 @@ func TestG18_DisksGoWithTheirMachine(t *testing.T) {
 	r.runs(r.create(req))
 }
 
-// TestG2_GT7_Deletion: a machine is looked at first, a stopping one is waited for, and one call is made.
-func TestG2_GT7_Deletion(t *testing.T) {
+// TestGT7_Deletion: a machine is looked at first, a stopping one is waited for, and one call is made.
+func TestGT7_Deletion(t *testing.T) {
 	r := newRig(t)
 	ref := r.create(newRequest("px", zoneA))
 	i := r.runs(ref)
@@ -120,6 +120,10 @@ func TestG2_GT7_Deletion(t *testing.T) {
 	r.clock.Step(time.Hour)
 	if err := r.Delete(t.Context(), i.Ref); !providers.IsNotFound(err) {
 		t.Errorf("delete of what is gone: %v", err)
+	}
+
+	if err := r.Delete(t.Context(), refOf(newRequest("never-was", zoneA))); !providers.IsNotFound(err) {
+		t.Errorf("delete of what never was: %v", err)
 	}
 
 	t.Run("somebody was faster", func(t *testing.T) {
@@ -161,9 +165,9 @@ func TestG2_GT7_Deletion(t *testing.T) {
 	})
 }
 
-// TestG12_G51_PreemptedIsDead: a SPOT machine that is preempted is deleted by Compute Engine, and one that has merely stopped
+// TestG38_G39_G51_PreemptedIsDead: a SPOT machine that is preempted is deleted by Compute Engine, and one that has merely stopped
 // counts as dead.
-func TestG12_G51_PreemptedIsDead(t *testing.T) {
+func TestG38_G39_G51_PreemptedIsDead(t *testing.T) {
 	r := newRig(t, func(s *v1alpha1.ProviderClassSpec) { s.GCP.ProvisioningModel = modelSpot })
 	var refs []providers.Ref
 	for n := range 50 {
@@ -192,7 +196,7 @@ func TestG12_G51_PreemptedIsDead(t *testing.T) {
 	if i, err := r.look(ref); err != nil || i.State != providers.StateStopped || len(i.Addresses) != 0 {
 		t.Errorf("got %+v, %v", i, err)
 	}
-	// G39: it is not inserted again.
+	// It is not inserted again.
 	if _, err := r.Create(t.Context(), again); err != nil && !providers.IsAlreadyExists(err) {
 		t.Errorf("create: %v", err)
 	}
@@ -201,9 +205,9 @@ func TestG12_G51_PreemptedIsDead(t *testing.T) {
 	}
 }
 
-// TestGT4_InsertsThatBreakOff: before the call, after it, and with an answer that is lost; then the same attempt again, by
+// TestGT4_G3_InsertsThatBreakOff: before the call, after it, and with an answer that is lost; then the same attempt again, by
 // another process. There is one machine in the end.
-func TestGT4_InsertsThatBreakOff(t *testing.T) {
+func TestGT4_G3_InsertsThatBreakOff(t *testing.T) {
 	for name, fault := range map[string]computetest.Fault{
 		"never sent":            {Call: computetest.Insert, Drop: true, Times: 1},
 		"sent, no answer":       {Call: computetest.Insert, Drop: true, Commit: true, Times: 1},
@@ -255,5 +259,33 @@ func TestG33_OursIsAdopted(t *testing.T) {
 	defer r.Fail(computetest.Fault{Call: computetest.Get, Answer: computetest.BackendError(503)})()
 	if _, err := r.Create(t.Context(), req); providers.ReasonOf(err) != providers.Unavailable {
 		t.Errorf("while the look fails: %v", err)
+	}
+}
+
+// TestG40_FirewallsAreNotTouched, nor anything else: a whole life makes five kinds of calls.
+func TestG40_FirewallsAreNotTouched(t *testing.T) {
+	r := newRig(t)
+	if err := r.Check(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ref := r.create(newRequest("px", zoneA))
+	i := r.runs(ref)
+	if _, err := r.List(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Delete(t.Context(), i.Ref); err != nil {
+		t.Fatal(err)
+	}
+	r.clock.Step(time.Hour)
+	if _, err := r.look(ref); !providers.IsNotFound(err) {
+		t.Fatal(err)
+	}
+	known := map[string]bool{
+		computetest.Insert: true, computetest.Get: true, computetest.Delete: true, computetest.AggregatedList: true, computetest.GetOperation: true,
+	}
+	for _, request := range r.Requests() {
+		if !known[request.Call] {
+			t.Errorf("%s %s", request.Method, request.URI)
+		}
 	}
 }

@@ -117,8 +117,8 @@ func TestGT9_HangingList(t *testing.T) {
 	}
 }
 
-// TestG6_OtherClustersAreNotSeen, nor touched: two operators share a project.
-func TestG6_OtherClustersAreNotSeen(t *testing.T) {
+// TestG6_G36_OtherClustersAreNotSeen, nor touched: two operators share a project.
+func TestG6_G36_OtherClustersAreNotSeen(t *testing.T) {
 	r := newRig(t)
 	ref := r.create(newRequest("px", zoneA))
 	mine := r.runs(ref)
@@ -135,6 +135,12 @@ func TestG6_OtherClustersAreNotSeen(t *testing.T) {
 	}
 	if n := r.Count(computetest.Delete); n != 0 {
 		t.Errorf("%d deletions were sent", n)
+	}
+	// Without an id of the cluster nothing is opened, so nothing is collected either.
+	for _, id := range []string{"", "no label value"} {
+		if _, err := (&Factory{Endpoint: r.URL}).Open(t.Context(), newClass("a"), providers.Runtime{ClusterID: id, Clock: r.clock}); err == nil {
+			t.Errorf("opened with the cluster id %q", id)
+		}
 	}
 }
 

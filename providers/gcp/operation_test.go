@@ -77,9 +77,9 @@ func TestG1_G30_GT5_OperationsExplain(t *testing.T) {
 	})
 }
 
-// TestG26_G3_OperationUnderWay: while the operation may still make the machine, nothing is said to have ended; and when it
+// TestG26_OperationUnderWay: while the operation may still make the machine, nothing is said to have ended; and when it
 // takes unusually long, nothing at all is known.
-func TestG26_G3_OperationUnderWay(t *testing.T) {
+func TestG26_OperationUnderWay(t *testing.T) {
 	r := newRig(t)
 	r.SetTiming(computetest.Timing{Visible: time.Hour, Running: time.Hour})
 	ref := r.create(newRequest("px", zoneA))
