@@ -238,7 +238,11 @@ func (b Backend) answer(ctx context.Context, lease *v1alpha1.ProxyLease) (httpap
 		return httpapi.Lease{}, ended(v1alpha1.ReasonProxyReplaced, "The instance behind the lease's proxy was replaced")
 	}
 	out.Draining = record.Draining(px)
-	out.Proxy = viewProxy(px)
+	if out.Proxy = viewProxy(px); out.Proxy.Host == "" {
+		// Its instance is being given up, and the lease with it. A caller who took an empty address for a proxy would crawl
+		// without one.
+		return httpapi.Lease{}, notReady("The lease's proxy has no address at the moment")
+	}
 	if ref := px.Spec.CredentialsSecretRef; ref != nil {
 		var err error
 		if out.Username, out.Password, err = b.Credentials.Read(ctx, px.Namespace, ref.Name); err != nil {

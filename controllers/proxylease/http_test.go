@@ -269,6 +269,33 @@ func TestH8_RenewalAfterARevocationSaysWhy(t *testing.T) {
 	}
 }
 
+// A caller who takes an empty address for a proxy crawls without one: a lease is not shown while its proxy has none.
+func TestLeaseOfAProxyWithoutAnAddress(t *testing.T) {
+	f := newFleet(t)
+	px := f.proxy("a")
+	c := f.start()
+	lease := c.acquire(201, `{}`)
+	f.setStatus(px, func(s *v1alpha1.ProxyStatus) { s.Instance.Addresses = nil })
+	eventually(t, "the lease is not shown", func() string {
+		status, body := c.call(http.MethodGet, "/v1/leases/"+lease.LeaseID, "")
+		if status == 200 {
+			if decode[httpLease](t, body).Proxy.IP == "" {
+				t.Fatalf("an address is missing: %s", body)
+			}
+			return string(body)
+		}
+		return ""
+	})
+	c.refused(503, wire.CodeNotReady, http.MethodPost, "/v1/leases/"+lease.LeaseID+"/renew", "")
+	f.readyAt(t, px, "i-a", "192.0.2.77:3128")
+	eventually(t, "it is shown again", func() string {
+		if status, body := c.call(http.MethodGet, "/v1/leases/"+lease.LeaseID, ""); status != 200 {
+			return string(body)
+		}
+		return ""
+	})
+}
+
 func TestWrongTokenIs401(t *testing.T) {
 	f := newFleet(t)
 	c := f.start()
