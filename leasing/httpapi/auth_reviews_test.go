@@ -243,7 +243,9 @@ func TestRightsOfManyNamespacesAreReviewedSlowly(t *testing.T) {
 		return id
 	}
 	guest, admin := identity("guest1"), identity("admin1")
-	right := func(namespace string) Access { return Access{Verb: "create", Resource: "proxyleases", Namespace: namespace} }
+	right := func(namespace string) Access {
+		return Access{Verb: "create", Resource: "proxyleases", Namespace: namespace}
+	}
 	if ok, err := k.Authorize(t.Context(), admin, right("team")); !ok || err != nil {
 		t.Fatal(ok, err)
 	}
