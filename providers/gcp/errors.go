@@ -3,6 +3,7 @@ package gcp
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"slices"
@@ -77,7 +78,7 @@ func (p *Provider) classify(op string, err error, a about) error {
 	if err == nil {
 		return nil
 	}
-	raw := errors.New(redact(err.Error(), a.secret))
+	var raw error = errors.New(redact(err.Error(), a.secret))
 	if known, ok := errors.AsType[*tokenError](err); ok {
 		return tokenFailure(op, known, raw)
 	}
@@ -86,7 +87,12 @@ func (p *Provider) classify(op string, err error, a about) error {
 		// Neither Compute Engine nor anything on the way has answered.
 		return providers.NewError(providers.Unavailable, op, "", raw)
 	}
+	// What a user wrote decides nothing.
+	answer.message = redact(answer.message, a.secret)
 	e := p.judge(answer, a)
+	if e.Err != nil {
+		raw = fmt.Errorf("%w: %w", e.Err, raw)
+	}
 	e.Op, e.Err = op, raw
 	return e
 }
@@ -99,9 +105,10 @@ func redact(text, secret string) string {
 	if secret != "" {
 		text = strings.ReplaceAll(text, secret, "[user data]")
 		text = strings.ReplaceAll(text, strings.Trim(strconv.Quote(secret), `"`), "[user data]")
-		if field := fieldOf(text); strings.Contains(field, ".metadata") {
-			text = "Invalid value for field '" + field + "'"
-		}
+	}
+	// A part of it may be quoted, and operations tell of it when nobody knows it any more.
+	if field := fieldOf(text); strings.Contains(field, ".metadata") {
+		text = "Invalid value for field '" + field + "'"
 	}
 	if len(text) > maxRaw {
 		text = strings.ToValidUTF8(text[:maxRaw], "") + "..."
@@ -197,9 +204,20 @@ func (p *Provider) judge(a answer, x about) *providers.Error {
 	}
 	switch a.status {
 	case http.StatusForbidden:
+		if x.zone != "" && group(locationPattern, a.message) == x.zone {
+			return p.noLocation(a, x)
+		}
 		return forbidden(a)
+	case http.StatusPreconditionFailed:
+		if x.insert {
+			return p.lacking(causePolicy, policyText(a.message), x)
+		}
 	case http.StatusConflict:
-		if x.insert && a.has("alreadyExists", "ALREADY_EXISTS", "RESOURCE_ALREADY_EXISTS") {
+		switch {
+		case !x.insert || !a.has("alreadyExists", "ALREADY_EXISTS", "RESOURCE_ALREADY_EXISTS"):
+		case strings.HasPrefix(p.inZone(x.zone, resourceOf(a.message)), "disks/"):
+			return providers.NewError(providers.Conflict, "", "a disk that belongs to no machine of the operator has the machine's name; it must be deleted first", nil)
+		default:
 			return providers.NewError(providers.AlreadyExists, "", "", nil)
 		}
 	case http.StatusNotFound:
@@ -215,7 +233,11 @@ func forbidden(a answer) *providers.Error {
 	switch {
 	case a.has("accessNotConfigured", "SERVICE_DISABLED"):
 		return providers.NewError(providers.Auth, "", "the Compute Engine API is not enabled in the project", nil)
-	case permissionPattern.MatchString(a.message):
+	case a.has("BILLING_DISABLED"):
+		return providers.NewError(providers.Auth, "", "the project has no billing", nil)
+	case a.has("CONSUMER_SUSPENDED"):
+		return providers.NewError(providers.Auth, "", "the project is suspended", nil)
+	case permissionPattern.MatchString(a.message), actAsPattern.MatchString(a.message):
 		return providers.NewError(providers.Auth, "", lackOfPermission(a.message), nil)
 	}
 	return providers.NewError(providers.Auth, "", "the operator's account may not do this in the project", nil)
@@ -223,14 +245,33 @@ func forbidden(a answer) *providers.Error {
 
 // lackOfPermission names the permission that a message is about.
 func lackOfPermission(message string) string {
-	m := permissionPattern.FindStringSubmatch(message)
-	if m == nil {
-		return "the operator's account lacks a permission in the project"
+	const actAs = "iam.serviceAccounts.actAs"
+	switch name := group(permissionPattern, message); {
+	case name == actAs, actAsPattern.MatchString(message):
+		return "the operator's account lacks the permission " + actAs + " on spec.gcp.serviceAccount of the class: grant it roles/iam.serviceAccountUser"
+	case name != "":
+		return "the operator's account lacks the permission " + name + " in the project"
 	}
-	if m[1] == "iam.serviceAccounts.actAs" {
-		return "the operator's account lacks the permission iam.serviceAccounts.actAs on spec.gcp.serviceAccount of the class: grant it roles/iam.serviceAccountUser"
+	return "the operator's account lacks a permission in the project"
+}
+
+// errNoLocation is in the errors of calls into a zone that there is not, or that the project may not use.
+var errNoLocation = errors.New("no such location, or no right to it")
+
+func (p *Provider) noLocation(a answer, x about) *providers.Error {
+	if x.insert {
+		return p.refused("zone", a.message, x)
 	}
-	return "the operator's account lacks the permission " + m[1] + " in the project"
+	return providers.NewError(providers.Auth, "", "there is no such zone, or the project may not use it", errNoLocation)
+}
+
+// inZone is a resource's path from the zone on, such as instances/NAME; "" for one of another place.
+func (p *Provider) inZone(zone, resource string) string {
+	path, ok := strings.CutPrefix(resource, "projects/"+p.project+"/zones/"+zone+"/")
+	if !ok {
+		return ""
+	}
+	return path
 }
 
 // missing is about a 404. Only that which names the VM itself, or a zone that there is not, says that the VM is not there.
@@ -245,7 +286,7 @@ func (p *Provider) missing(a answer, x about) *providers.Error {
 	case x.insert:
 		return p.refused(resource, a.message, x)
 	case x.name == "":
-	case resource == project+"/zones/"+x.zone+"/instances/"+x.name, resource == project+"/zones/"+x.zone,
+	case p.inZone(x.zone, resource) == "instances/"+x.name, resource == project+"/zones/"+x.zone,
 		resource == "" && a.has("notFound", "NOT_FOUND", "RESOURCE_NOT_FOUND"):
 		return providers.NewError(providers.NotFound, "", "", nil)
 	}
@@ -260,6 +301,8 @@ func (p *Provider) badRequest(a answer, x about) *providers.Error {
 		return providers.NewError(providers.NotFound, "", "", nil)
 	case field == "project":
 		return providers.NewError(providers.Unavailable, "", "spec.gcp.project of the class is not valid", nil)
+	case x.insert && actAsPattern.MatchString(a.message):
+		return providers.NewError(providers.Auth, "", lackOfPermission(a.message), nil)
 	case x.insert && a.has("invalid", "required", "badRequest", "invalidParameter", "parseError"):
 		return p.refused(field, a.message, x)
 	}

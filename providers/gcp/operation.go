@@ -10,6 +10,7 @@ import (
 
 	"cloud.google.com/go/compute/apiv1/computepb"
 
+	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
 	"crawl.example.com/egress-proxies-operator/providers"
 )
 
@@ -20,19 +21,30 @@ const youngOperation = 90 * time.Second
 // noteSeparator stands between the parts of a note. Neither names of operations nor of machine types contain it.
 const noteSeparator = "/"
 
-// newNote is what is kept of an accepted insert: the operation, and the machine type that a zone may turn out not to have.
-func newNote(operation, machineType string) string { return operation + noteSeparator + machineType }
+// pinnedNote ends the note of an attempt whose zone the Proxy names.
+const pinnedNote = "pinned"
+
+// newNote is what is kept of an accepted insert: the operation, the machine type that a zone may turn out not to have, and
+// whether another zone would have done.
+func newNote(operation string, placement *v1alpha1.Placement) string {
+	note := operation + noteSeparator + placement.MachineType
+	if placement.Zone != "" {
+		note += noteSeparator + pinnedNote
+	}
+	return note
+}
 
 var operationPattern = regexp.MustCompile(`^[a-z][-a-z0-9]{0,254}$`)
 
-func readNote(note string) (operation, machineType string) {
-	operation, machineType, _ = strings.Cut(note, noteSeparator)
-	return operation, machineType
+func readNote(note string) (operation, machineType string, pinned bool) {
+	operation, rest, _ := strings.Cut(note, noteSeparator)
+	machineType, rest, _ = strings.Cut(rest, noteSeparator)
+	return operation, machineType, rest == pinnedNote
 }
 
 // explain asks the operation of an accepted insert, once, why its VM is not there. gone is what get said.
 func (p *Provider) explain(ctx context.Context, ref providers.Ref, gone error) error {
-	name, machineType := readNote(ref.Operation)
+	name, machineType, pinned := readNote(ref.Operation)
 	if !operationPattern.MatchString(name) {
 		return gone
 	}
@@ -62,7 +74,8 @@ func (p *Provider) explain(ctx context.Context, ref providers.Ref, gone error) e
 		// It was made, and has gone since.
 		return gone
 	}
-	return p.ended(failures, about{insert: true, zone: ref.Zone, name: ref.Name, machineType: machineType, pinned: !slices.Contains(p.zones, ref.Zone)}, gone)
+	pinned = pinned || !slices.Contains(p.zones, ref.Zone)
+	return p.ended(failures, about{insert: true, zone: ref.Zone, name: ref.Name, machineType: machineType, pinned: pinned}, gone)
 }
 
 // ended turns the failure of an operation into an outcome of the attempt.
@@ -84,8 +97,11 @@ func (p *Provider) ended(failures []*computepb.Errors, x about, gone error) erro
 	switch {
 	case lacked != "":
 		why = p.lacking(lacked, text, x)
-	case strings.Contains(all, "PERMISSION"):
+	case strings.Contains(all, "PERMISSION"), actAsPattern.MatchString(all + " " + message):
 		why = providers.NewError(providers.Auth, "", lackOfPermission(message), nil)
+	case slices.Contains([]string{"instances/" + x.name, "disks/" + x.name}, p.inZone(x.zone, resourceOf(message))):
+		// Somebody has deleted it while it was made.
+		return gone
 	case strings.Contains(all, "INVALID"), strings.Contains(all, "NOT_FOUND"), strings.Contains(all, "UNSUPPORTED"):
 		where := fieldOf(message)
 		if where == "" {
@@ -97,6 +113,6 @@ func (p *Provider) ended(failures []*computepb.Errors, x about, gone error) erro
 		return gone
 	}
 	return &providers.Error{
-		Reason: providers.NotFound, Op: opGet, Outcome: why.Reason, Field: why.Field, Message: why.Message, Err: fmt.Errorf("operation: %s: %s", all, redact(message, "")),
+		Reason: providers.NotFound, Op: opGet, Outcome: why.Reason, Field: why.Field, Message: why.Message, Err: fmt.Errorf("operation: %s: %s", all, redact(strings.TrimSpace(message), "")),
 	}
 }

@@ -2,8 +2,10 @@ package gcp
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync"
 
 	compute "cloud.google.com/go/compute/apiv1"
@@ -67,7 +69,7 @@ func (p *Provider) Create(ctx context.Context, req providers.CreateRequest) (rec
 	err = p.call(ctx, opCreate, func(s *session) error {
 		operation, err := s.instances.Insert(ctx, insert)
 		if err == nil {
-			receipt.Operation = newNote(operation.Name(), req.Spec.Placement.MachineType)
+			receipt.Operation = newNote(operation.Name(), req.Spec.Placement)
 		}
 		return err
 	}, secretUserData(req.UserData), attemptIn(req))
@@ -103,6 +105,9 @@ func (p *Provider) Get(ctx context.Context, ref providers.Ref) (providers.Instan
 		return p.search(ctx, ref.Name)
 	}
 	vm, err := p.get(ctx, ref.Zone, ref.Name)
+	if errors.Is(err, errNoLocation) {
+		err = p.withoutZone(ctx, ref.Zone, err)
+	}
 	if providers.IsNotFound(err) && ref.Operation != "" {
 		err = p.explain(ctx, ref, err)
 	}
@@ -119,6 +124,27 @@ func (p *Provider) get(ctx context.Context, zone, name string) (vm *computepb.In
 		return err
 	}, instanceIn(zone, name))
 	return vm, err
+}
+
+// withoutZone decides about a zone that there is not, or that the project may not use. Only the first has no VM: then the zone is
+// not among those that a list has, which are all of them, with or without VMs. refused is what the look at the VM was told.
+func (p *Provider) withoutZone(ctx context.Context, zone string, refused error) error {
+	var zones []compute.InstancesScopedListPair
+	var answer *computepb.InstanceAggregatedList
+	err := p.call(ctx, opList, func(s *session) (err error) {
+		zones, answer, err = p.page(ctx, s, filterOf(p.rt.ClusterID, p.class), 1, "")
+		return err
+	})
+	if err == nil {
+		err = incomplete(answer, zones)
+	}
+	switch {
+	case err != nil:
+		return err
+	case len(zones) == 0, slices.ContainsFunc(zones, func(z compute.InstancesScopedListPair) bool { return z.Key == "zones/"+zone }):
+		return refused
+	}
+	return providers.NewError(providers.NotFound, opGet, "", refused)
 }
 
 // search looks for a VM in all zones. Names are unique within a zone only, so of several the operator's own counts.
@@ -207,7 +233,11 @@ func (p *Provider) listAll(ctx context.Context, filter string) (all []*computepb
 				return err
 			}
 			for _, pair := range pairs {
-				all = append(all, pair.Value.GetInstances()...)
+				for _, vm := range pair.Value.GetInstances() {
+					// They can be most of it, and nobody asks for them.
+					vm.Metadata, vm.Disks = nil, nil
+					all = append(all, vm)
+				}
 			}
 			if lacking := incomplete(answer, pairs); lacking != nil {
 				missing = lacking

@@ -10,11 +10,14 @@ import (
 // The texts of Compute Engine that say more than its codes do.
 var (
 	fieldPattern      = regexp.MustCompile(`(?:Invalid value for field|Required field|Invalid value for) '([^']+)'`)
-	resourcePattern   = regexp.MustCompile(`The resource '([^']+)' was not found`)
-	permissionPattern = regexp.MustCompile(`Required '([a-zA-Z.]+)' permission`)
-	quotaPattern      = regexp.MustCompile(`Quota '([A-Z0-9_]+)' exceeded`)
+	resourcePattern   = regexp.MustCompile(`The resource '([^']+)' (?:of type '[^']*' )?(?:was not found|already exists)`)
+	accountMissing    = regexp.MustCompile(`of type 'serviceAccount' was not found|Service account \S+ does not exist`)
+	permissionPattern = regexp.MustCompile(`(?:Required|Permission) '?([a-z]+\.[a-zA-Z.]+)'? (?:permission|denied|is required)`)
+	actAsPattern      = regexp.MustCompile(`does not have access to service account|SERVICE_ACCOUNT_ACCESS_DENIED`)
+	locationPattern   = regexp.MustCompile(`Permission denied on 'locations/([^']+)' \(or it may not exist\)`)
+	quotaPattern      = regexp.MustCompile(`Quota '([A-Za-z0-9_]+)' exceeded`)
 	regionPattern     = regexp.MustCompile(`in region ([a-z0-9-]+)`)
-	constraintPattern = regexp.MustCompile(`Constraint (constraints/[a-zA-Z.]+) violated`)
+	constraintPattern = regexp.MustCompile(`((?:constraints|customConstraints)/[-a-zA-Z0-9_.]*[a-zA-Z0-9])`)
 	tokenStatus       = regexp.MustCompile(`status code (\d{3})`)
 	codePattern       = regexp.MustCompile(`[A-Z]+(?:_[A-Z]+)+`)
 )
@@ -58,7 +61,10 @@ func lack(message string, codes []string) (cause, string) {
 		return causeUnsupported, text("the zone does not have the machine type")
 	case strings.Contains(all, "quotaExceeded"), strings.Contains(all, "QUOTA_EXCEEDED"), quotaPattern.MatchString(all):
 		return causeQuota, text(quotaText(all))
-	case constraintPattern.MatchString(all), strings.Contains(all, "CONDITION_NOT_MET"):
+	case strings.Contains(all, "resourceLocations"):
+		return causeLocation, text(policyText(all))
+	case constraintPattern.MatchString(all), strings.Contains(all, "CONDITION_NOT_MET"), strings.Contains(all, "conditionNotMet"),
+		strings.Contains(all, "custom org polic"):
 		return causePolicy, text(policyText(all))
 	}
 	return "", ""
@@ -112,6 +118,10 @@ var refusals = []refusal{
 func (p *Provider) refused(where, message string, x about) *providers.Error {
 	sentence := "Compute Engine refuses the value"
 	switch {
+	case locationPattern.MatchString(message):
+		sentence = "there is no such zone, or the project may not use it"
+	case accountMissing.MatchString(message):
+		sentence, where = "Compute Engine does not find it", "serviceAccount"
 	case strings.Contains(message, "not found"), strings.Contains(message, "cannot be found"), strings.Contains(message, "does not exist"):
 		sentence = "Compute Engine does not find it"
 	case strings.Contains(message, "smaller than the image"):

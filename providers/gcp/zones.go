@@ -1,6 +1,7 @@
 package gcp
 
 import (
+	"maps"
 	"sync"
 	"time"
 
@@ -18,7 +19,7 @@ const (
 	QuotaCooldown = 10 * time.Minute
 	// AddressCooldown is for the whole region, whose subnetwork has no free address: one is free when any VM goes.
 	AddressCooldown = time.Minute
-	// PolicyCooldown is for all zones: a policy of the organization does not look at them.
+	// PolicyCooldown is for all zones: a policy of the organization does not look at them, except one about locations.
 	PolicyCooldown = 10 * time.Minute
 )
 
@@ -31,6 +32,7 @@ const (
 	causeQuota       cause = "quota"
 	causeAddresses   cause = "addresses"
 	causePolicy      cause = "policy"
+	causeLocation    cause = "location"
 )
 
 // closure is where and for which machine type nothing is to be had; "" is everywhere and every type.
@@ -69,8 +71,12 @@ func (b *zoneBook) note(zone, machineType string, why cause) {
 		key, step = closure{place: regionOf(zone)}, AddressCooldown
 	case causePolicy:
 		key, step = closure{}, PolicyCooldown
+	case causeLocation:
+		key, step = closure{place: zone}, PolicyCooldown
 	}
-	now, before := b.clock.Now(), b.entries[key]
+	now := b.clock.Now()
+	maps.DeleteFunc(b.entries, func(_ closure, c cooldown) bool { return !now.Before(c.until.Add(StockoutCooldownMax)) })
+	before := b.entries[key]
 	if why == causeStockout && before.cause == why {
 		switch {
 		case now.Before(before.until):
@@ -90,7 +96,7 @@ func (b *zoneBook) closed(zone, machineType string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := b.clock.Now()
-	for _, key := range []closure{{zone, machineType}, {regionOf(zone), machineType}, {place: regionOf(zone)}, {}} {
+	for _, key := range []closure{{zone, machineType}, {place: zone}, {regionOf(zone), machineType}, {place: regionOf(zone)}, {}} {
 		if now.Before(b.entries[key].until) {
 			return true
 		}

@@ -88,6 +88,15 @@ func Invalid(field, value, why string) *ErrorAnswer {
 	return &ErrorAnswer{Status: http.StatusBadRequest, Reason: "invalid", Message: fmt.Sprintf("Invalid value for field '%s': '%s'. %s", field, value, why)}
 }
 
+// UnknownZone is a zone that there is not.
+func UnknownZone(zone string) *ErrorAnswer { return Invalid("zone", zone, "Unknown zone.") }
+
+// NoLocation is a zone that there is not either, or that the project may not use: the answer does not tell.
+func NoLocation(zone string) *ErrorAnswer {
+	return &ErrorAnswer{Status: http.StatusForbidden, Reason: "forbidden", ErrorInfo: "LOCATION_POLICY_VIOLATED",
+		Message: fmt.Sprintf("Permission denied on 'locations/%s' (or it may not exist).", zone)}
+}
+
 // NotFound is a resource that is not there, by its path from projects/ on.
 func NotFound(resource string) *ErrorAnswer {
 	return &ErrorAnswer{Status: http.StatusNotFound, Reason: "notFound", Message: fmt.Sprintf("The resource '%s' was not found", resource)}

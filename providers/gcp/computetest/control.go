@@ -146,6 +146,13 @@ func (s *Server) SetUnreachable(zone string, unreachable bool) {
 	s.unreachable[zone] = unreachable
 }
 
+// SetUnknownZone changes what calls into a zone that there is not are answered with. Users report UnknownZone and NoLocation.
+func (s *Server) SetUnknownZone(answer func(zone string) *ErrorAnswer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unknownZone = answer
+}
+
 // SetMissing says that something that an insert can refer to is not there, by the end of its path:
 // zones/europe-west3-a/machineTypes/e2-micro, global/networks/n, regions/europe-west3/subnetworks/s,
 // debian-cloud/global/images/family/debian-99. Everything else of legal form is there.

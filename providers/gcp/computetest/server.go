@@ -106,6 +106,7 @@ type Server struct {
 	missing     map[string]bool
 	quotas      map[string]int  // of VMs, by region
 	states      map[string]bool // that Google does not know
+	unknownZone func(zone string) *ErrorAnswer
 	requests    []*Request
 	serial      uint64
 }
@@ -129,7 +130,7 @@ func New(t testing.TB, options Options) *Server {
 	s := &Server{
 		t: t, doc: doc, options: options, closing: make(chan struct{}), timing: DefaultTiming, token: options.Token,
 		vms: map[string]*vm{}, disks: map[string]bool{}, operations: map[string]*operation{}, byRequestID: map[string]*operation{},
-		unreachable: map[string]bool{}, missing: map[string]bool{}, quotas: map[string]int{}, states: map[string]bool{},
+		unreachable: map[string]bool{}, missing: map[string]bool{}, quotas: map[string]int{}, states: map[string]bool{}, unknownZone: UnknownZone,
 	}
 	if options.Timing != nil {
 		s.timing = *options.Timing
@@ -244,7 +245,7 @@ func (s *Server) admit(c *call) *ErrorAnswer {
 		return NotFound("projects/" + c.Project)
 	}
 	if c.Zone != "" && !slices.Contains(s.options.Zones, c.Zone) {
-		return Invalid("zone", c.Zone, "Unknown zone.")
+		return s.unknownZone(c.Zone)
 	}
 	if id, ok := query["requestId"]; ok && (!fits(uuidPattern, id[0]) || strings.Trim(id[0], "0-") == "") {
 		return Invalid("requestId", id[0], "Must be a valid UUID other than the zero UUID.")
