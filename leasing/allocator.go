@@ -61,7 +61,7 @@ type Allocator struct {
 	// collectNow: there may be a finished lease to delete before the next one is due.
 	collectNow  chan struct{}
 	chores      workqueue.TypedRateLimitingInterface[chore]
-	changes     chan event.TypedGenericEvent[types.NamespacedName]
+	emptied     listeners
 	overcommits chan event.TypedGenericEvent[types.NamespacedName]
 	stopBase    context.CancelFunc
 	// found waiting at the start.
@@ -81,7 +81,6 @@ func New(o Options) (*Allocator, error) {
 		finished:    retention.New(o.MaxFinishedPerNamespace),
 		brake:       retention.Brake{Max: o.MaxLeases},
 		kick:        make(chan struct{}, 1),
-		changes:     make(chan event.TypedGenericEvent[types.NamespacedName], changesBuffer),
 		overcommits: make(chan event.TypedGenericEvent[types.NamespacedName], changesBuffer),
 	}
 	var verdict ledger.Verdict

@@ -115,6 +115,9 @@ func (a *Allocator) do(ctx context.Context, c chore) error {
 func (a *Allocator) checkProxy(old, px *v1alpha1.Proxy) {
 	a.checkExclusive(px, "")
 	a.checkExit(old, px)
+	if old == nil || !record.Draining(old) {
+		a.checkEmpty(px)
+	}
 }
 
 // checkExit looks for what has to be done about the cooldowns of a proxy. old is what was known of it; may be nil.

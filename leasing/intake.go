@@ -141,9 +141,7 @@ func (a *Allocator) ended(lease *v1alpha1.ProxyLease) {
 func (a *Allocator) freed(proxy types.NamespacedName, uid, lease types.UID) {
 	if px := a.ledger.Proxy(proxy, uid); px != nil {
 		a.checkExclusive(px, lease)
-		if record.Draining(px) && a.ledger.Load(px.UID) == 0 {
-			announce(a.changes, proxy)
-		}
+		a.checkEmpty(px)
 	}
 }
 

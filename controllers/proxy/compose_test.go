@@ -329,6 +329,7 @@ func TestPlanFinalizers(t *testing.T) {
 		skip      bool
 		leases    int
 		unknown   bool
+		drainBy   time.Duration // from now; 0 is no deadline
 		want      []string
 		abandoned bool
 		recheck   time.Duration
@@ -341,6 +342,9 @@ func TestPlanFinalizers(t *testing.T) {
 		{name: "deleted, leases unknown", have: []string{v1alpha1.FinalizerLeaseDrain}, deletion: drain(60), deleted: time.Second, unknown: true, want: []string{v1alpha1.FinalizerLeaseDrain}, recheck: DrainPollInterval},
 		{name: "close to the deadline", have: []string{v1alpha1.FinalizerLeaseDrain}, deletion: drain(60), deleted: 59 * time.Second, leases: 1, want: []string{v1alpha1.FinalizerLeaseDrain}, recheck: time.Second},
 		{name: "deadline passed", have: []string{v1alpha1.FinalizerLeaseDrain}, deletion: drain(60), deleted: time.Minute, leases: 3},
+		{name: "drained before, and close to that deadline", have: []string{v1alpha1.FinalizerLeaseDrain}, deletion: drain(60), deleted: time.Second, drainBy: time.Second, leases: 1, want: []string{v1alpha1.FinalizerLeaseDrain}, recheck: time.Second},
+		{name: "drained before, and past that deadline", have: []string{v1alpha1.FinalizerLeaseDrain}, deletion: drain(60), deleted: time.Second, drainBy: -time.Second, leases: 1},
+		{name: "drained before, with a later deadline", have: []string{v1alpha1.FinalizerLeaseDrain}, deletion: drain(60), deleted: time.Minute, drainBy: time.Hour, leases: 1},
 		{name: "deleted before the finalizer came", deletion: drain(60), deleted: time.Second, leases: 1},
 		{name: "A14 skip-cleanup before deletion", have: []string{instance}, skip: true, want: []string{instance}},
 		{name: "A14 skip-cleanup", have: []string{instance, "other"}, skip: true, deleted: time.Second, want: []string{"other"}, abandoned: true},
@@ -351,6 +355,9 @@ func TestPlanFinalizers(t *testing.T) {
 			px.Finalizers, px.Spec.Deletion = tt.have, tt.deletion
 			if tt.deleted > 0 {
 				px.DeletionTimestamp = new(metav1.NewTime(start.Add(-tt.deleted)))
+			}
+			if tt.drainBy != 0 {
+				px.Spec.DrainRequests = []v1alpha1.DrainRequest{{Requester: "pool", DeadlineTime: new(metav1.NewTime(start.Add(tt.drainBy)))}}
 			}
 			if tt.skip {
 				px.Annotations = map[string]string{v1alpha1.AnnotationSkipCleanup: "true"}

@@ -25,8 +25,8 @@ type finalizerPlan struct {
 // pure.
 //
 // A Proxy with a drain timeout is held when it is deleted, on whatever path, until no lease is left or the timeout has
-// passed; then the allocator revokes what is left, as it does for every deleted Proxy. While leasing still recovers after
-// a restart, no number of leases is believed.
+// passed, or a deadline that was set before; then the allocator revokes what is left, as it does for every deleted Proxy.
+// While leasing still recovers after a restart, no number of leases is believed.
 func planFinalizers(px *v1alpha1.Proxy, in Input) finalizerPlan {
 	plan := finalizerPlan{want: slices.Clone(px.Finalizers)}
 	timeout := record.DrainTimeout(px)
@@ -44,7 +44,7 @@ func planFinalizers(px *v1alpha1.Proxy, in Input) finalizerPlan {
 		return plan
 	}
 	if held {
-		left := px.DeletionTimestamp.Add(timeout).Sub(in.Now)
+		left := record.EmptyBy(px).Sub(in.Now)
 		if left <= 0 || in.LeasesKnown && in.Leases == 0 {
 			drop(v1alpha1.FinalizerLeaseDrain)
 		} else {

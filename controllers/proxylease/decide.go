@@ -35,19 +35,16 @@ func judge(lease *v1alpha1.ProxyLease, px *v1alpha1.Proxy, now time.Time) verdic
 			Message: fmt.Sprintf("The instance of proxy %s was replaced and has another address; lease again", b.ProxyName),
 		}
 	}
-	if !px.DeletionTimestamp.IsZero() {
-		end := px.DeletionTimestamp.Add(record.DrainTimeout(px))
-		if !now.Before(end) {
-			return verdict{Reason: v1alpha1.ReasonProxyDeleted, Message: fmt.Sprintf("Proxy %s is being deleted", b.ProxyName)}
-		}
-		return verdict{Again: end}
-	}
-	v := verdict{}
-	if end := record.DrainDeadline(px); !end.IsZero() {
-		if !now.Before(end) {
+	end := record.EmptyBy(px)
+	if !end.IsZero() && !now.Before(end) {
+		if end.Equal(record.DrainDeadline(px)) {
 			return verdict{Reason: v1alpha1.ReasonDrainDeadline, Message: fmt.Sprintf("Proxy %s had to be empty by %s", b.ProxyName, end.UTC().Format(time.RFC3339))}
 		}
-		v.Again = end
+		return verdict{Reason: v1alpha1.ReasonProxyDeleted, Message: fmt.Sprintf("Proxy %s is being deleted", b.ProxyName)}
+	}
+	v := verdict{Again: end}
+	if !px.DeletionTimestamp.IsZero() {
+		return v
 	}
 	healthy := meta.FindStatusCondition(px.Status.Conditions, v1alpha1.ConditionHealthy)
 	if lease.Spec.OnProxyFailure == v1alpha1.OnFailureRevoke && healthy != nil && healthy.Status == metav1.ConditionFalse &&
@@ -72,7 +69,7 @@ type prospects struct {
 func outlook(px *v1alpha1.Proxy) prospects {
 	p := prospects{
 		uid: px.UID, instance: record.InstanceID(px), deleting: !px.DeletionTimestamp.IsZero(),
-		drain: record.DrainDeadline(px), draining: record.Draining(px),
+		drain: record.EmptyBy(px), draining: record.Draining(px),
 	}
 	if c := meta.FindStatusCondition(px.Status.Conditions, v1alpha1.ConditionReady); c != nil {
 		p.ready, p.reason, p.message = c.Status, c.Reason, c.Message

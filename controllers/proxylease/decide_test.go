@@ -54,6 +54,22 @@ func TestJudge(t *testing.T) {
 		"drain deadline": {px: heldProxy(func(px *v1alpha1.Proxy) {
 			px.Spec.DrainRequests = []v1alpha1.DrainRequest{{Requester: "x", DeadlineTime: at(0)}}
 		}), reason: v1alpha1.ReasonDrainDeadline},
+		// Whichever way came first: who was told to be gone by a moment is not given more time by the other.
+		"drained, then deleted": {px: heldProxy(func(px *v1alpha1.Proxy) {
+			px.Spec.DrainRequests = []v1alpha1.DrainRequest{{Requester: "x", DeadlineTime: at(time.Second)}}
+			px.DeletionTimestamp = at(-time.Second)
+			px.Spec.Deletion = &v1alpha1.ProxyDeletion{DrainTimeoutSeconds: ptr.To[int32](3600)}
+		}), again: now.Add(time.Second)},
+		"drain deadline of a deleted one": {px: heldProxy(func(px *v1alpha1.Proxy) {
+			px.Spec.DrainRequests = []v1alpha1.DrainRequest{{Requester: "x", DeadlineTime: at(0)}}
+			px.DeletionTimestamp = at(-time.Second)
+			px.Spec.Deletion = &v1alpha1.ProxyDeletion{DrainTimeoutSeconds: ptr.To[int32](3600)}
+		}), reason: v1alpha1.ReasonDrainDeadline},
+		"deleted, to be drained later": {px: heldProxy(func(px *v1alpha1.Proxy) {
+			px.Spec.DrainRequests = []v1alpha1.DrainRequest{{Requester: "x", DeadlineTime: at(time.Hour)}}
+			px.DeletionTimestamp = at(-time.Minute)
+			px.Spec.Deletion = &v1alpha1.ProxyDeletion{DrainTimeoutSeconds: ptr.To[int32](60)}
+		}), reason: v1alpha1.ReasonProxyDeleted},
 		"L22 unhealthy, Keep":    {px: heldProxy(sick), policy: v1alpha1.OnFailureKeep},
 		"L22 unhealthy, Revoke":  {px: heldProxy(sick), policy: v1alpha1.OnFailureRevoke, reason: v1alpha1.ReasonProxyUnhealthy},
 		"health is not known":    {px: heldProxy(func(px *v1alpha1.Proxy) { px.Status.Conditions[0].Status = metav1.ConditionUnknown }), policy: v1alpha1.OnFailureRevoke},

@@ -176,3 +176,29 @@ func TestDrainDeadlineIsTheEarliest(t *testing.T) {
 		t.Fatal(got)
 	}
 }
+
+// Of a deadline that was set and the one of a deletion the earlier one counts, in whichever order they came.
+func TestEmptyByIsTheEarlierDeadline(t *testing.T) {
+	at := func(minutes time.Duration) *metav1.Time { return new(metav1.NewTime(fixture.Start.Add(minutes * time.Minute))) }
+	for name, c := range map[string]struct {
+		drain, deletion *metav1.Time
+		want            *metav1.Time
+	}{
+		"neither":            {},
+		"drained":            {drain: at(5), want: at(5)},
+		"deleted":            {deletion: at(0), want: at(10)},
+		"drained, deleted":   {drain: at(5), deletion: at(4), want: at(5)},
+		"deleted, drained":   {drain: at(30), deletion: at(4), want: at(14)},
+		"both, a past drain": {drain: at(-5), deletion: at(0), want: at(-5)},
+	} {
+		px := fixture.Proxy("team", "p", func(px *v1alpha1.Proxy) {
+			px.Spec.Deletion = &v1alpha1.ProxyDeletion{DrainTimeoutSeconds: new(int32(600))}
+			px.Spec.DrainRequests = []v1alpha1.DrainRequest{{Requester: "a", DeadlineTime: c.drain}}
+			px.DeletionTimestamp = c.deletion
+		})
+		got := record.EmptyBy(px)
+		if c.want == nil != got.IsZero() || c.want != nil && !got.Equal(c.want.Time) {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}

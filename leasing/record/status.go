@@ -154,7 +154,7 @@ func setProxyConditions(s *v1alpha1.ProxyLeaseStatus, l *v1alpha1.ProxyLease, px
 	if px != nil && Draining(px) {
 		draining.Status, draining.Reason = metav1.ConditionTrue, v1alpha1.ReasonDraining
 		draining.Message = "The proxy is asked to drain"
-		if deadline := DrainDeadline(px); !deadline.IsZero() {
+		if deadline := EmptyBy(px); !deadline.IsZero() {
 			draining.Message = fmt.Sprintf("The proxy is asked to drain until %s", deadline.UTC().Format(time.RFC3339))
 		}
 	}
@@ -190,7 +190,7 @@ func DrainTimeout(px *v1alpha1.Proxy) time.Duration {
 	return time.Duration(*px.Spec.Deletion.DrainTimeoutSeconds) * time.Second
 }
 
-// DrainDeadline is the earliest moment at which the leases of a draining Proxy are revoked; zero when there is none.
+// DrainDeadline is the earliest deadline of the requests to drain a Proxy; zero when none has one.
 func DrainDeadline(px *v1alpha1.Proxy) time.Time {
 	var earliest time.Time
 	for _, request := range px.Spec.DrainRequests {
@@ -199,6 +199,19 @@ func DrainDeadline(px *v1alpha1.Proxy) time.Time {
 		}
 	}
 	return earliest
+}
+
+// EmptyBy is when the leases of a draining Proxy end at the latest, which is when they are revoked: the earlier of the deadline
+// that somebody has set and the one that follows from its deletion. Who was told of one is not told of a later one because
+// another way to drain the Proxy was taken in between. Zero: nobody says.
+func EmptyBy(px *v1alpha1.Proxy) time.Time {
+	end := DrainDeadline(px)
+	if d := px.DeletionTimestamp; !d.IsZero() {
+		if deleted := d.Add(DrainTimeout(px)); end.IsZero() || deleted.Before(end) {
+			end = deleted
+		}
+	}
+	return end
 }
 
 // NewReports are the reports of spec that the status has not taken in yet, and whether each is the first of its target:
