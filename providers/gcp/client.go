@@ -22,12 +22,25 @@ const (
 	CallTimeout = 30 * time.Second
 	// tokenTimeout bounds every request for a token.
 	tokenTimeout = 10 * time.Second
+	// maxConnections to the endpoint that are kept for the next calls.
+	maxConnections = 16
+	// pingAfter so much silence a connection is asked whether it is alive, and given up after pingTimeout. HTTP/2 has one for all
+	// calls: one that is dead without a word would fail them until the kernel gives it up, a quarter of an hour later.
+	pingAfter   = 30 * time.Second
+	pingTimeout = 15 * time.Second
 	// scopeCompute is the scope of the operator's own tokens.
 	scopeCompute = "https://www.googleapis.com/auth/compute"
 	userAgent    = "egress-proxies-operator"
 )
 
 var errClosed = errors.New("the provider is closed")
+
+func newTransport(pingAfter, pingTimeout time.Duration) *http.Transport {
+	t := http.DefaultTransport.(*http.Transport).Clone()
+	t.MaxIdleConnsPerHost = maxConnections
+	t.HTTP2 = &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout}
+	return t
+}
 
 // session is what calls are made with, for one set of credentials.
 type session struct {

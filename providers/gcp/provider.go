@@ -17,8 +17,6 @@ import (
 const (
 	// listPage is how many VMs one answer of a List holds: the most that Compute Engine gives.
 	listPage = 500
-	// maxConnections to the endpoint that are kept for the next calls.
-	maxConnections = 16
 )
 
 // Provider is one class of type gcp.
@@ -39,8 +37,7 @@ type Provider struct {
 var _ providers.Provider = &Provider{}
 
 func newProvider(rt providers.Runtime, s settings, endpoint string) *Provider {
-	base := http.DefaultTransport.(*http.Transport).Clone()
-	base.MaxIdleConnsPerHost = maxConnections
+	base := newTransport(pingAfter, pingTimeout)
 	return &Provider{rt: rt, settings: s, endpoint: endpoint, pageSize: listPage, base: base, book: newZoneBook(rt.Clock)}
 }
 
