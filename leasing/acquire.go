@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -79,6 +80,9 @@ func (b Backend) leaseHere(ctx context.Context, r httpapi.LeaseRequest, want *v1
 	if err := b.room(ctx, client.ObjectKeyFromObject(want)); err != nil {
 		return httpapi.Lease{}, false, err
 	}
+	if err := b.inNamespace(ctx, want.Namespace); err != nil {
+		return httpapi.Lease{}, false, err
+	}
 	start := b.Clock.Now()
 	reservation, ttl, err := b.reserveUsable(ctx, r, want)
 	if taken, ok := errors.AsType[*ledger.TakenError](err); ok {
@@ -99,6 +103,23 @@ func (b Backend) leaseHere(ctx context.Context, r httpapi.LeaseRequest, want *v1
 	b.metrics.duration.WithLabelValues(pathHTTP).Observe(b.Clock.Since(start).Seconds())
 	answer, err := b.answer(ctx, lease)
 	return answer, false, err
+}
+
+// inNamespace refuses calls for a namespace that does not exist; a replica that does not lead learns it from its creation. One
+// that has proxies exists.
+func (b Backend) inNamespace(ctx context.Context, name string) error {
+	if b.ledger.HasProxies(name) {
+		return nil
+	}
+	for _, reader := range []client.Reader{b.Client, b.Live} { // the cache may not know it yet
+		namespace := &metav1.PartialObjectMetadata{}
+		namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
+		// Whether it exists is no reason to fail when that cannot be told.
+		if err := reader.Get(ctx, client.ObjectKey{Name: name}, namespace); !apierrors.IsNotFound(err) {
+			return nil
+		}
+	}
+	return noNamespace()
 }
 
 // reserveUsable takes a slot of a proxy that the caller can use, with the TTL that the lease gets. A proxy whose credentials
@@ -148,9 +169,12 @@ func (b Backend) reserve(ctx context.Context, who caller, want *v1alpha1.ProxyLe
 	request.Excluded = slices.Concat(request.Excluded, without)
 	if b.waiting.len() == 0 {
 		r, err := b.ledger.Reserve(request, b.Clock.Now())
-		var none *ledger.NoProxyError
-		if wait == 0 || !errors.As(err, &none) {
+		none, refused := errors.AsType[*ledger.NoProxyError](err)
+		if !refused {
 			return r, err
+		}
+		if wait == 0 {
+			return r, b.withoutPool(ctx, none, request, pool)
 		}
 	}
 	id := "call/" + uuid.NewString()
@@ -177,7 +201,7 @@ func (b Backend) reserve(ctx context.Context, who caller, want *v1alpha1.ProxyLe
 		if ctx.Err() != nil {
 			return ledger.Reservation{}, ctx.Err()
 		}
-		return ledger.Reservation{}, b.ledger.Explain(request, b.Clock.Now())
+		return ledger.Reservation{}, b.withoutPool(ctx, b.ledger.Explain(request, b.Clock.Now()), request, pool)
 	}
 	s := <-v.served // served, perhaps at the last moment
 	if s.err == nil && ctx.Err() != nil {

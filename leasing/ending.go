@@ -8,11 +8,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
 	"crawl.example.com/egress-proxies-operator/leasing/expiry"
 	"crawl.example.com/egress-proxies-operator/leasing/grant"
+	"crawl.example.com/egress-proxies-operator/leasing/ledger"
 	"crawl.example.com/egress-proxies-operator/leasing/record"
 )
 
@@ -106,20 +108,19 @@ func (a *Allocator) expire(d expiry.Deadline) {
 // timeOut fails a lease that has waited long enough, unless it was granted in the meantime.
 func (a *Allocator) timeOut(key types.NamespacedName, uid types.UID) {
 	a.waiting.remove(string(uid))
-	a.finishPending(key, uid, func(l *v1alpha1.ProxyLease) (reason, message string) {
-		_, why := a.WhyWaiting(context.Background(), l)
-		return v1alpha1.ReasonWaitTimeout, "No proxy within waitSeconds: " + why
-	})
+	a.finishPending(key, uid, func(l *v1alpha1.ProxyLease) *ledger.NoProxyError { return a.whyWaiting(a.pipeline.Base, l) })
 }
 
 // fail ends a lease that can never be granted.
 func (a *Allocator) fail(lease *v1alpha1.ProxyLease, reason, message string) {
 	a.finishPending(types.NamespacedName{Namespace: lease.Namespace, Name: lease.Name}, lease.UID,
-		func(*v1alpha1.ProxyLease) (string, string) { return reason, message })
+		func(*v1alpha1.ProxyLease) *ledger.NoProxyError {
+			return &ledger.NoProxyError{Reason: reason, Message: message}
+		})
 }
 
 // finishPending fails a lease if it holds nothing; a grant that is under way wins.
-func (a *Allocator) finishPending(key types.NamespacedName, uid types.UID, why func(*v1alpha1.ProxyLease) (reason, message string)) {
+func (a *Allocator) finishPending(key types.NamespacedName, uid types.UID, why func(*v1alpha1.ProxyLease) *ledger.NoProxyError) {
 	if taken, ok := a.ledger.Lookup(key); ok && taken.UID == uid {
 		return
 	}
@@ -129,8 +130,12 @@ func (a *Allocator) finishPending(key types.NamespacedName, uid types.UID, why f
 		if !record.Pending(l) || !a.Leads() {
 			return nil
 		}
-		reason, message := why(l)
-		return record.Ended(l, nil, v1alpha1.LeaseFailed, reason, message, a.Clock.Now())
+		none := why(l)
+		status := record.Ended(l, nil, v1alpha1.LeaseFailed, none.Reason, none.Message, a.Clock.Now())
+		if !none.Earliest.IsZero() {
+			status.RetryTime = new(metav1.NewMicroTime(none.Earliest.Truncate(time.Microsecond)))
+		}
+		return status
 	})
 	if err != nil {
 		if !errors.Is(err, grant.ErrGone) {
@@ -224,18 +229,30 @@ func (a *Allocator) Enqueue(lease *v1alpha1.ProxyLease) (since time.Time, waits 
 
 // WhyWaiting says why a pending lease cannot be granted now.
 func (a *Allocator) WhyWaiting(ctx context.Context, lease *v1alpha1.ProxyLease) (reason, message string) {
-	request, _, err := requestOf(lease)
-	if err != nil {
-		return v1alpha1.ReasonInvalidSelector, err.Error()
-	}
-	if ref := lease.Spec.PoolRef; ref != nil {
-		err := a.Client.Get(ctx, types.NamespacedName{Namespace: lease.Namespace, Name: ref.Name}, &v1alpha1.ProxyPool{})
-		if apierrors.IsNotFound(err) {
-			return v1alpha1.ReasonPoolNotFound, fmt.Sprintf("ProxyPool %s does not exist", ref.Name)
-		}
-	}
-	why := a.ledger.Explain(request, a.Clock.Now())
+	why := a.whyWaiting(ctx, lease)
 	return why.Reason, why.Message
+}
+
+func (a *Allocator) whyWaiting(ctx context.Context, lease *v1alpha1.ProxyLease) *ledger.NoProxyError {
+	request, pool, err := requestOf(lease)
+	if err != nil {
+		return &ledger.NoProxyError{Reason: v1alpha1.ReasonInvalidSelector, Message: err.Error()}
+	}
+	return a.withoutPool(ctx, a.ledger.Explain(request, a.Clock.Now()), request, pool)
+}
+
+// withoutPool says of a request that no proxy matches whether that is because its pool does not exist.
+func (a *Allocator) withoutPool(ctx context.Context, why *ledger.NoProxyError, r ledger.Request, pool string) *ledger.NoProxyError {
+	if !why.Unmatched || pool == "" {
+		return why
+	}
+	err := a.Client.Get(ctx, types.NamespacedName{Namespace: r.Lease.Namespace, Name: pool}, &v1alpha1.ProxyPool{})
+	if !apierrors.IsNotFound(err) {
+		return why
+	}
+	return &ledger.NoProxyError{
+		Reason: v1alpha1.ReasonPoolNotFound, Unmatched: true, Message: fmt.Sprintf("ProxyPool %s does not exist", pool),
+	}
 }
 
 // LeasesNamed are the leases that hold the proxy of that name, or one that had the name before.

@@ -2,8 +2,8 @@ package leasing
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"net/http"
 	"sync"
 	"time"
 
@@ -74,10 +74,11 @@ func (b Backend) follow(ctx context.Context, r httpapi.LeaseRequest, lease *v1al
 	if decided.Status.Phase == v1alpha1.LeaseFailed {
 		// The key is free again, as it would be if the leader had been asked itself.
 		b.withdraw(decided)
-		return httpapi.Lease{}, false, &httpapi.Error{
-			Status: http.StatusServiceUnavailable, Code: wire.CodeNoProxy, Reason: endReason(decided), Detail: endedBy(decided).Detail,
-			RetryAfter: noProxyRetry,
+		why, earliest := endedBy(decided), time.Time{}
+		if t := decided.Status.RetryTime; t != nil {
+			earliest = t.Time
 		}
+		return httpapi.Lease{}, false, b.noProxy(why.Reason, why.Detail, earliest)
 	}
 	if record.Finished(decided) {
 		return httpapi.Lease{}, false, endedBy(decided)
@@ -87,6 +88,9 @@ func (b Backend) follow(ctx context.Context, r httpapi.LeaseRequest, lease *v1al
 		return httpapi.Lease{}, false, outcomeUnknown()
 	}
 	answer, err := b.answer(ctx, decided)
+	if refused, ok := errors.AsType[*httpapi.Error](err); ok && refused.Code == wire.CodeNoProxy && !replayed {
+		b.withdraw(decided) // nobody was told of it, and it is of no use
+	}
 	return answer, replayed, err
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -24,12 +25,15 @@ import (
 	"crawl.example.com/egress-proxies-operator/leasing/wire"
 )
 
-// newBackend is an allocator that was not started, over a fake API with the given objects.
+// newBackend is an allocator that was not started, over a fake API with the given objects and some namespaces.
 func newBackend(t *testing.T, synced bool, objects ...client.Object) Backend {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
+	if err := errors.Join(v1alpha1.AddToScheme(scheme), corev1.AddToScheme(scheme)); err != nil {
 		t.Fatal(err)
+	}
+	for _, name := range []string{"team", "other"} {
+		objects = append(objects, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
 	}
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
 		WithStatusSubresource(&v1alpha1.Proxy{}, &v1alpha1.ProxyLease{}).Build()

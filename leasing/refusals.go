@@ -25,13 +25,7 @@ func (b Backend) refusal(err error) error {
 	}
 	switch {
 	case errors.As(err, &none):
-		retry := noProxyRetry
-		if !none.Earliest.IsZero() {
-			retry = min(max(none.Earliest.Sub(b.Clock.Now()), time.Second), maxNoProxyRetry)
-		}
-		return &httpapi.Error{
-			Status: http.StatusServiceUnavailable, Code: wire.CodeNoProxy, Reason: none.Reason, Detail: none.Message, RetryAfter: retry,
-		}
+		return b.noProxy(none.Reason, none.Message, none.Earliest)
 	case errors.Is(err, errQueueFull):
 		return &httpapi.Error{Status: http.StatusTooManyRequests, Code: wire.CodeQueueFull, Detail: "Too many calls wait for a proxy", RetryAfter: noProxyRetry}
 	case errors.Is(err, errIdentityLimit):
@@ -44,6 +38,15 @@ func (b Backend) refusal(err error) error {
 		return outcomeUnknown()
 	}
 	return unavailable(err)
+}
+
+// noProxy says why there was no proxy. earliest is when a cooldown ends that stands in the way; zero when there is none.
+func (b Backend) noProxy(reason, detail string, earliest time.Time) *httpapi.Error {
+	retry := noProxyRetry
+	if !earliest.IsZero() {
+		retry = min(max(earliest.Sub(b.Clock.Now()), time.Second), maxNoProxyRetry)
+	}
+	return &httpapi.Error{Status: http.StatusServiceUnavailable, Code: wire.CodeNoProxy, Reason: reason, Detail: detail, RetryAfter: retry}
 }
 
 // unavailable translates an answer of the API server, or that there was none.
@@ -59,8 +62,7 @@ func unavailable(err error) error {
 			Status: http.StatusTooManyRequests, Code: wire.CodeTooManyRequests, Detail: "The namespace's quota of ProxyLeases is used up", RetryAfter: noProxyRetry,
 		}
 	case apierrors.IsNotFound(err), apierrors.HasStatusCause(err, "NamespaceTerminating"):
-		// The only thing that a creation does not find is the namespace.
-		return &httpapi.Error{Status: http.StatusUnprocessableEntity, Code: wire.CodeInvalidField, Field: "namespace", Detail: "The namespace does not exist, or not for long"}
+		return noNamespace() // nothing else is not found by a creation
 	case apierrors.IsInvalid(err), apierrors.IsForbidden(err), apierrors.IsBadRequest(err):
 		return err // a fault of the operator, or of its rights: it belongs into the log
 	}
@@ -72,6 +74,10 @@ func unavailable(err error) error {
 // quotaExceeded tells a ResourceQuota's refusal from others. There is no better mark than its words.
 func quotaExceeded(err error) bool {
 	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "exceeded quota")
+}
+
+func noNamespace() *httpapi.Error {
+	return &httpapi.Error{Status: http.StatusUnprocessableEntity, Code: wire.CodeInvalidField, Field: "namespace", Detail: "The namespace does not exist, or not for long"}
 }
 
 func notReady(detail string) *httpapi.Error {

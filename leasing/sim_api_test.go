@@ -56,6 +56,8 @@ func simKind(o runtime.Object) string {
 		return "Proxy"
 	case *v1alpha1.ProxyLease, *v1alpha1.ProxyLeaseList:
 		return "ProxyLease"
+	case *metav1.PartialObjectMetadata:
+		return o.GetObjectKind().GroupVersionKind().Kind
 	}
 	return fmt.Sprintf("%T", o)
 }
@@ -122,7 +124,13 @@ func (a *simAPI) get(id simID, into client.Object) error {
 	return copyInto(a.objects[id], id, into)
 }
 
+// noSuchNamespace is the namespace that does not exist; all others do.
+const noSuchNamespace = "nosuch"
+
 func copyInto(o client.Object, id simID, into client.Object) error {
+	if id.kind == "Namespace" && id.key.Name != noSuchNamespace {
+		return nil
+	}
 	if o == nil {
 		return apierrors.NewNotFound(resource(id.kind), id.key.Name)
 	}
@@ -131,6 +139,8 @@ func copyInto(o client.Object, id simID, into client.Object) error {
 		o.(*v1alpha1.Proxy).DeepCopyInto(to)
 	case *v1alpha1.ProxyLease:
 		o.(*v1alpha1.ProxyLease).DeepCopyInto(to)
+	case *v1alpha1.ProxyPool:
+		o.(*v1alpha1.ProxyPool).DeepCopyInto(to)
 	}
 	return nil
 }
@@ -139,6 +149,9 @@ func (a *simAPI) create(o client.Object) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	id := idOf(o)
+	if o.GetNamespace() == noSuchNamespace {
+		return apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, noSuchNamespace)
+	}
 	if a.objects[id] != nil {
 		return apierrors.NewAlreadyExists(resource(id.kind), id.key.Name)
 	}

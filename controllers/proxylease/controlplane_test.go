@@ -287,7 +287,7 @@ func TestL14_WaitSeconds(t *testing.T) {
 	f.lease("now", waits(0))
 	f.lease("soon", waits(2))
 	f.lease("patient", waits(3600))
-	if l := f.awaitPhase("now", v1alpha1.LeaseFailed); boundReason(l) != v1alpha1.ReasonWaitTimeout {
+	if l := f.awaitPhase("now", v1alpha1.LeaseFailed); boundReason(l) != v1alpha1.ReasonNoProxy {
 		t.Fatalf("reason %s", boundReason(l))
 	}
 	if l := f.awaitPhase("soon", v1alpha1.LeaseFailed); l.Status.FinishTime.Sub(l.CreationTimestamp.Time) < 2*time.Second {

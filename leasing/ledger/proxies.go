@@ -207,6 +207,13 @@ func (l *Ledger) cooling(p *proxy, targets []string, now time.Time) time.Time {
 	return until
 }
 
+// HasProxies tells whether there are proxies in a namespace.
+func (l *Ledger) HasProxies(namespace string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.spaces[namespace] != nil
+}
+
 // remove takes a proxy out. What it carries stays known by its UID until the leases end.
 func (l *Ledger) remove(p *proxy) {
 	if c := l.claims[p.claim]; c != nil {

@@ -59,6 +59,8 @@ type NoProxyError struct {
 	// Reason is one of the reasons of a lease's Bound condition.
 	Reason  string
 	Message string
+	// Unmatched: no proxy has what is asked for, whatever its state.
+	Unmatched bool
 	// Earliest is when a cooldown ends that stands in the way; zero when there is none.
 	Earliest time.Time
 }
@@ -237,82 +239,4 @@ func (u *usage) forgetOldestTarget() {
 		}
 	}
 	delete(u.byTarget, oldest)
-}
-
-// Explain says why a request cannot be granted now. Of a request that can be granted it says nothing useful.
-func (l *Ledger) Explain(r Request, now time.Time) *NoProxyError {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.explain(r, now)
-}
-
-func (l *Ledger) explain(r Request, now time.Time) *NoProxyError {
-	if r.ProxyName != "" {
-		return l.explainPin(r, now)
-	}
-	var matching, open, cooling, claimed int
-	var closed string
-	var earliest time.Time
-	if s := l.spaces[r.Lease.Namespace]; s != nil {
-		for _, c := range s.classes {
-			if !r.Selector.Matches(c.labels) {
-				continue
-			}
-			for p := range c.members {
-				if slices.Contains(r.Excluded, p.key.Name) {
-					continue
-				}
-				matching++
-				if p.closed != "" {
-					closed = p.closed
-					continue
-				}
-				open++
-				if p.claim != "" && p.claim != r.Claim {
-					claimed++
-				}
-				if until := l.cooling(p, r.Targets, now); !until.IsZero() {
-					cooling++
-					if earliest.IsZero() || until.Before(earliest) {
-						earliest = until
-					}
-				}
-			}
-		}
-	}
-	switch {
-	case matching == 0:
-		return &NoProxyError{Reason: v1alpha1.ReasonNoProxy, Message: "No proxy matches"}
-	case open == 0 && matching == 1:
-		return &NoProxyError{Reason: v1alpha1.ReasonNoProxy, Message: "The only matching proxy takes no leases: " + closed}
-	case open == 0:
-		return &NoProxyError{Reason: v1alpha1.ReasonNoProxy, Message: fmt.Sprintf("None of %d matching proxies takes leases", matching)}
-	case cooling == open:
-		return &NoProxyError{
-			Reason: v1alpha1.ReasonCooling, Earliest: earliest,
-			Message: fmt.Sprintf("All %d matching proxies that take leases cool down for a target", open),
-		}
-	}
-	message := fmt.Sprintf("None of %d matching proxies that take leases is free", open)
-	if claimed > 0 {
-		message += fmt.Sprintf("; %d kept for exclusive leases that wait", claimed)
-	}
-	return &NoProxyError{Reason: v1alpha1.ReasonAtCapacity, Earliest: earliest, Message: message}
-}
-
-func (l *Ledger) explainPin(r Request, now time.Time) *NoProxyError {
-	p := l.proxies[types.NamespacedName{Namespace: r.Lease.Namespace, Name: r.ProxyName}]
-	if p == nil {
-		return &NoProxyError{Reason: v1alpha1.ReasonProxyNotFound, Message: fmt.Sprintf("Proxy %s does not exist", r.ProxyName)}
-	}
-	if p.closed != "" {
-		return &NoProxyError{Reason: v1alpha1.ReasonNoProxy, Message: fmt.Sprintf("Proxy %s takes no leases: %s", r.ProxyName, p.closed)}
-	}
-	if until := l.cooling(p, r.Targets, now); !until.IsZero() {
-		return &NoProxyError{
-			Reason: v1alpha1.ReasonCooling, Earliest: until,
-			Message: fmt.Sprintf("Proxy %s cools down for a target", r.ProxyName),
-		}
-	}
-	return &NoProxyError{Reason: v1alpha1.ReasonPinnedBusy, Message: fmt.Sprintf("Proxy %s is not free", r.ProxyName)}
 }

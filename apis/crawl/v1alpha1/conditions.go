@@ -219,7 +219,6 @@ const (
 	ReasonPoolNotFound    = "PoolNotFound"
 	ReasonInvalidSelector = "InvalidSelector"
 	ReasonUnsatisfiable   = "Unsatisfiable"
-	ReasonWaitTimeout     = "WaitTimeout"
 	ReasonExpired         = "Expired"
 	ReasonReleased        = "Released"
 	ReasonProxyReplaced   = "ProxyReplaced"

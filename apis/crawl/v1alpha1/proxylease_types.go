@@ -214,6 +214,9 @@ type ProxyLeaseStatus struct {
 	// finishTime is when the lease expired, was revoked or failed.
 	// +optional
 	FinishTime *metav1.MicroTime `json:"finishTime,omitempty"`
+	// retryTime is when a lease that failed is worth asking for again: the first cooldown that stood in its way ends then.
+	// +optional
+	RetryTime *metav1.MicroTime `json:"retryTime,omitempty"`
 	// effectiveTTLSeconds is the TTL after clamping. Unit: seconds. Default: unset.
 	// +optional
 	EffectiveTTLSeconds int32 `json:"effectiveTTLSeconds,omitempty"`

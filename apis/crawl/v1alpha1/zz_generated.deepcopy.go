@@ -1107,6 +1107,10 @@ func (in *ProxyLeaseStatus) DeepCopyInto(out *ProxyLeaseStatus) {
 		in, out := &in.FinishTime, &out.FinishTime
 		*out = (*in).DeepCopy()
 	}
+	if in.RetryTime != nil {
+		in, out := &in.RetryTime, &out.RetryTime
+		*out = (*in).DeepCopy()
+	}
 	if in.ObservedReports != nil {
 		in, out := &in.ObservedReports, &out.ObservedReports
 		*out = make([]ObservedReport, len(*in))

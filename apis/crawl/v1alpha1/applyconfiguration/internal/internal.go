@@ -856,6 +856,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: proxyRef
       type:
         namedType: com.example.crawl.egress-proxies-operator.apis.crawl.v1alpha1.BoundProxy
+    - name: retryTime
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.MicroTime
 - name: com.example.crawl.egress-proxies-operator.apis.crawl.v1alpha1.ProxyMode
   scalar: string
 - name: com.example.crawl.egress-proxies-operator.apis.crawl.v1alpha1.ProxyPhase

@@ -29,6 +29,8 @@ type ProxyLeaseStatusApplyConfiguration struct {
 	LastRenewTime *v1.MicroTime `json:"lastRenewTime,omitempty"`
 	// finishTime is when the lease expired, was revoked or failed.
 	FinishTime *v1.MicroTime `json:"finishTime,omitempty"`
+	// retryTime is when a lease that failed is worth asking for again: the first cooldown that stood in its way ends then.
+	RetryTime *v1.MicroTime `json:"retryTime,omitempty"`
 	// effectiveTTLSeconds is the TTL after clamping. Unit: seconds. Default: unset.
 	EffectiveTTLSeconds *int32 `json:"effectiveTTLSeconds,omitempty"`
 	// grantEpoch is the epoch of the leader that granted. Unit: leadership term. Default: unset.
@@ -100,6 +102,14 @@ func (b *ProxyLeaseStatusApplyConfiguration) WithLastRenewTime(value v1.MicroTim
 // If called multiple times, the FinishTime field is set to the value of the last call.
 func (b *ProxyLeaseStatusApplyConfiguration) WithFinishTime(value v1.MicroTime) *ProxyLeaseStatusApplyConfiguration {
 	b.FinishTime = &value
+	return b
+}
+
+// WithRetryTime sets the RetryTime field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the RetryTime field is set to the value of the last call.
+func (b *ProxyLeaseStatusApplyConfiguration) WithRetryTime(value v1.MicroTime) *ProxyLeaseStatusApplyConfiguration {
+	b.RetryTime = &value
 	return b
 }
 
