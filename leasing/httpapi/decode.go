@@ -1,17 +1,21 @@
 package httpapi
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"mime"
 	"net/http"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
 	"unicode/utf8"
 
+	"k8s.io/apimachinery/pkg/util/validation"
 	kjson "sigs.k8s.io/json"
 
 	"crawl.example.com/egress-proxies-operator/leasing/wire"
@@ -68,17 +72,20 @@ func decode(w http.ResponseWriter, r *http.Request, into any) error {
 	strict, err := kjson.UnmarshalStrict(body, into)
 	if err != nil {
 		if wrongType, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-			return bad(wrongType.Field, fmt.Sprintf("must be %s, not %s", jsonKind(wrongType), wrongType.Value))
+			return bad(wrongValue(body, wrongType))
 		}
 		return wrongTypeOrSyntax(err, bad)
 	}
-	if len(strict) == 0 {
-		return nil
+	if len(strict) > 0 {
+		if part := strictField.FindStringSubmatch(strict[0].Error()); part != nil {
+			return bad(part[2], part[1]+" field")
+		}
+		return bad("", "the body is not strict JSON")
 	}
-	if found := strictField.FindStringSubmatch(strict[0].Error()); found != nil {
-		return bad(found[2], found[1]+" field")
+	if field := emptyText(body); field != "" {
+		return invalid(field, "must not be empty")
 	}
-	return bad("", "the body is not strict JSON")
+	return nil
 }
 
 // strictField finds the field in the messages of the strict decoder.
@@ -88,24 +95,96 @@ var strictField = regexp.MustCompile(`^(unknown|duplicate) field "(.*)"$`)
 var wrongField = regexp.MustCompile(`cannot unmarshal (.+) into Go struct field [^.\s]*\.(\S+) of type (\S+)`)
 
 func wrongTypeOrSyntax(err error, bad func(field, detail string) error) error {
-	if found := wrongField.FindStringSubmatch(err.Error()); found != nil {
-		return bad(found[2], "must not be a "+found[1])
+	if part := wrongField.FindStringSubmatch(err.Error()); part != nil {
+		return bad(part[2], "must not be "+found(part[1]))
 	}
 	return bad("", "the body is not valid JSON")
 }
 
-// jsonKind is the JSON word for the Go type that was expected.
-func jsonKind(e *json.UnmarshalTypeError) string {
-	switch name := e.Type.String(); {
-	case strings.HasPrefix(name, "int"), strings.HasPrefix(name, "*int"):
-		return "a whole number between -2147483648 and 2147483647"
-	case strings.HasPrefix(name, "[]"):
-		return "a list of strings"
-	case strings.HasPrefix(name, "map"):
-		return "an object of strings"
-	default:
-		return "a string"
+// emptyText is a field of the body that is there and is an empty string. Such a one comes from a variable that was not set, and
+// would ask for more than was meant: any pool, any target.
+func emptyText(body []byte) string {
+	if !bytes.Contains(body, []byte(`""`)) {
+		return ""
 	}
+	fields := map[string]json.RawMessage{}
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(body, &fields); err != nil {
+		return "" // it was read before
+	}
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		if string(fields[name]) == `""` {
+			return name
+		}
+	}
+	return ""
+}
+
+// wrongValue names the field of a value that has the wrong type, and says what it must be.
+func wrongValue(body []byte, e *json.UnmarshalTypeError) (field, detail string) {
+	field = e.Field
+	expected := "a string"
+	switch kind := e.Type.Kind(); {
+	case kind == reflect.Int32:
+		expected = "a whole number"
+		if lowest, highest, ok := seconds(field); ok {
+			expected = wholeSeconds(lowest, highest)
+		}
+	case kind == reflect.Slice:
+		expected = "a list of strings"
+	case kind == reflect.Map:
+		expected = "an object of strings"
+	case field == "selector", field == "targets", field == "exclude":
+		field = element(body, field)
+	}
+	detail = "must be " + expected + ", not " + found(e.Value)
+	if e.Field == "selector" && (field == "selector" || field == "selector.matchLabels" || field == "selector.matchExpressions") {
+		detail += `; labels go directly into selector, as in {"geo": "eu"}`
+	}
+	return field, detail
+}
+
+// element names the first element of a list or an object that is not a string; the field itself when there is none to name.
+func element(body []byte, field string) string {
+	fields := map[string]json.RawMessage{}
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(body, &fields); err != nil {
+		return field
+	}
+	text := func(value json.RawMessage) bool { return value[0] == '"' || value[0] == 'n' } // null has a message of its own
+	var list []json.RawMessage
+	if json.Unmarshal(fields[field], &list) == nil {
+		if i := slices.IndexFunc(list, func(value json.RawMessage) bool { return !text(value) }); i >= 0 {
+			return fmt.Sprintf("%s[%d]", field, i)
+		}
+		return field
+	}
+	object := map[string]json.RawMessage{}
+	if json.Unmarshal(fields[field], &object) != nil {
+		return field
+	}
+	for _, key := range slices.Sorted(maps.Keys(object)) {
+		if !text(object[key]) && len(validation.IsQualifiedName(key)) == 0 {
+			return field + "." + key
+		}
+	}
+	return field
+}
+
+// found is the JSON word for what the decoder has found.
+func found(value string) string {
+	switch value {
+	case "string":
+		return "a string"
+	case "object":
+		return "an object"
+	case "array":
+		return "a list"
+	case "bool":
+		return "true or false"
+	}
+	if number, ok := strings.CutPrefix(value, "number "); ok {
+		return number
+	}
+	return "a " + value
 }
 
 // emptyBody refuses a body where none is expected; an empty JSON object is let through.

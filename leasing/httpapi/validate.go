@@ -67,8 +67,8 @@ func (b *leaseBody) request(defaultNamespace, identity string, header http.Heade
 		return r, err
 	}
 	if b.TTLSeconds != nil {
-		if *b.TTLSeconds < v1alpha1.MinLeaseTTLSeconds || *b.TTLSeconds > v1alpha1.MaxLeaseTTLSeconds {
-			return r, invalid("ttlSeconds", fmt.Sprintf("must be between %d and %d", v1alpha1.MinLeaseTTLSeconds, v1alpha1.MaxLeaseTTLSeconds))
+		if err := checkSeconds("ttlSeconds", *b.TTLSeconds); err != nil {
+			return r, err
 		}
 		r.TTLSeconds = *b.TTLSeconds
 	}
@@ -86,8 +86,8 @@ func (b *leaseBody) request(defaultNamespace, identity string, header http.Heade
 		return r, invalid("holder", fmt.Sprintf("must not have control characters, those of text direction included, and, with the identity, not more than %d bytes", maxHolder))
 	}
 	if b.WaitSeconds != nil {
-		if *b.WaitSeconds < 0 || *b.WaitSeconds > wire.MaxWaitSeconds {
-			return r, invalid("waitSeconds", fmt.Sprintf("must be between 0 and %d", wire.MaxWaitSeconds))
+		if err := checkSeconds("waitSeconds", *b.WaitSeconds); err != nil {
+			return r, err
 		}
 		r.Wait = time.Duration(*b.WaitSeconds) * time.Second
 	}
@@ -142,12 +142,36 @@ func (b *reportBody) report() (Report, error) {
 		return r, invalid("target", problem)
 	}
 	if s := b.RetryAfterSeconds; s != nil {
-		if *s < 0 || *s > wire.MaxRetryAfterSeconds {
-			return r, invalid("retryAfterSeconds", fmt.Sprintf("must be between 0 and %d", wire.MaxRetryAfterSeconds))
+		if err := checkSeconds("retryAfterSeconds", *s); err != nil {
+			return r, err
 		}
 		r.RetryAfter = time.Duration(*s) * time.Second
 	}
 	return r, nil
+}
+
+// seconds are the bounds of a field that is a number of seconds.
+func seconds(field string) (lowest, highest int32, ok bool) {
+	switch field {
+	case "ttlSeconds":
+		return v1alpha1.MinLeaseTTLSeconds, v1alpha1.MaxLeaseTTLSeconds, true
+	case "waitSeconds":
+		return 0, wire.MaxWaitSeconds, true
+	case "retryAfterSeconds":
+		return 0, wire.MaxRetryAfterSeconds, true
+	}
+	return 0, 0, false
+}
+
+func wholeSeconds(lowest, highest int32) string {
+	return fmt.Sprintf("a whole number of seconds from %d to %d", lowest, highest)
+}
+
+func checkSeconds(field string, value int32) error {
+	if lowest, highest, ok := seconds(field); ok && (value < lowest || value > highest) {
+		return invalid(field, fmt.Sprintf("must be %s, not %d", wholeSeconds(lowest, highest), value))
+	}
+	return nil
 }
 
 // targetProblem says what is wrong with a target host; empty when nothing is. The rule is the schema's.
