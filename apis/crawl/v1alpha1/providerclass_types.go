@@ -162,16 +162,20 @@ type KubernetesClass struct {
 
 // GCPClass configures proxies that are Compute Engine instances.
 type GCPClass struct {
-	// project is the id of the Google Cloud project.
+	// project is the id of the Google Cloud project. It never changes: in another project nobody would look for the instances
+	// that there are. Another project is another class.
 	// +required
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="project is immutable: make another class for another project"
 	// +kubebuilder:validation:MinLength=6
 	// +kubebuilder:validation:MaxLength=63
 	Project string `json:"project"`
-	// network is the name of the VPC network. Default: default.
+	// network is the VPC network: a name, or projects/HOST/global/networks/NAME for a shared one. Default: default, unless
+	// subnetwork is set.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Network string `json:"network,omitempty"`
-	// subnetwork is the name of the subnetwork in the zone's region. Default: the network's own.
+	// subnetwork is a name, taken in the region of the zone, or projects/HOST/regions/REGION/subnetworks/NAME for a shared one.
+	// Networks that make none by themselves need it. Default: the network's own.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Subnetwork string `json:"subnetwork,omitempty"`
@@ -179,23 +183,25 @@ type GCPClass struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	NetworkTag string `json:"networkTag,omitempty"`
-	// diskSizeGb is the size of the boot disk. Unit: gibibytes. Default: 10.
+	// diskSizeGb is the size of the boot disk, at least 10 and at least that of the image. Unit: gibibytes. Default: 10.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65536
 	DiskSizeGb *int32 `json:"diskSizeGb,omitempty"`
-	// diskType is the type of the boot disk. Default: the project's own.
+	// diskType is the type of the boot disk, such as pd-balanced. Default: Compute Engine's own.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	DiskType string `json:"diskType,omitempty"`
-	// zones are tried in order for a Proxy without placement.zone.
+	// zones are where Proxies without placement.zone go. They spread evenly over the zones, whatever their order, and to another
+	// one when a zone is full. Default: none, then every Proxy must name its zone.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=63
 	Zones []string `json:"zones,omitempty"`
-	// provisioningModel is STANDARD or SPOT. Default: STANDARD.
+	// provisioningModel is STANDARD or SPOT. A SPOT instance may be taken away at any time; it is then made anew, with another
+	// address. Default: STANDARD.
 	// +optional
 	// +kubebuilder:validation:Enum=STANDARD;SPOT
 	ProvisioningModel string `json:"provisioningModel,omitempty"`
@@ -203,7 +209,7 @@ type GCPClass struct {
 	// +optional
 	// +kubebuilder:validation:Enum=PREMIUM;STANDARD
 	NetworkTier string `json:"networkTier,omitempty"`
-	// serviceAccount is attached to instances by its e-mail address. Default: none.
+	// serviceAccount is attached to instances by its e-mail address. Whoever is root on an instance has its rights. Default: none.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	ServiceAccount string `json:"serviceAccount,omitempty"`

@@ -120,6 +120,8 @@ func TestA43_ImmutableFields(t *testing.T) {
 		{"type", "ProviderClass", `spec: {type: kubernetes, allowedNamespaces: {from: All}}`, `spec: {type: a.example/b, allowedNamespaces: {from: All}}`, "spec.type"},
 		{"controllerName", "ProviderClass", `spec: {type: kubernetes, allowedNamespaces: {from: All}}`, `spec: {type: kubernetes, controllerName: a.example/b, allowedNamespaces: {from: All}}`, "spec.controllerName"},
 		{"image may change", "ProviderClass", `spec: {type: kubernetes, allowedNamespaces: {from: All}}`, `spec: {type: kubernetes, kubernetes: {image: b}, allowedNamespaces: {from: All}}`, ""},
+		{"gcp project", "ProviderClass", `spec: {type: gcp, allowedNamespaces: {from: All}, gcp: {project: my-project}}`, `spec: {type: gcp, allowedNamespaces: {from: All}, gcp: {project: my-project-2}}`, "spec.gcp.project"},
+		{"gcp zones may change", "ProviderClass", `spec: {type: gcp, allowedNamespaces: {from: All}, gcp: {project: my-project}}`, `spec: {type: gcp, allowedNamespaces: {from: All}, gcp: {project: my-project, zones: [a-b]}}`, ""},
 		{"pool provider may change", "ProxyPool", `spec: {template: {spec: {provider: a}}}`, `spec: {template: {spec: {provider: b}}}`, ""},
 		{"selector", "ProxyLease", `spec: {selector: {}}`, `spec: {selector: {matchLabels: {a: b}}}`, "spec.selector"},
 		{"selector swapped", "ProxyLease", `spec: {selector: {}}`, `spec: {proxyName: a}`, "spec."},

@@ -9,25 +9,30 @@ package v1alpha1
 //
 // GCPClass configures proxies that are Compute Engine instances.
 type GCPClassApplyConfiguration struct {
-	// project is the id of the Google Cloud project.
+	// project is the id of the Google Cloud project. It never changes: in another project nobody would look for the instances
+	// that there are. Another project is another class.
 	Project *string `json:"project,omitempty"`
-	// network is the name of the VPC network. Default: default.
+	// network is the VPC network: a name, or projects/HOST/global/networks/NAME for a shared one. Default: default, unless
+	// subnetwork is set.
 	Network *string `json:"network,omitempty"`
-	// subnetwork is the name of the subnetwork in the zone's region. Default: the network's own.
+	// subnetwork is a name, taken in the region of the zone, or projects/HOST/regions/REGION/subnetworks/NAME for a shared one.
+	// Networks that make none by themselves need it. Default: the network's own.
 	Subnetwork *string `json:"subnetwork,omitempty"`
 	// networkTag is put on every instance for firewall rules. Default: egress-proxy.
 	NetworkTag *string `json:"networkTag,omitempty"`
-	// diskSizeGb is the size of the boot disk. Unit: gibibytes. Default: 10.
+	// diskSizeGb is the size of the boot disk, at least 10 and at least that of the image. Unit: gibibytes. Default: 10.
 	DiskSizeGb *int32 `json:"diskSizeGb,omitempty"`
-	// diskType is the type of the boot disk. Default: the project's own.
+	// diskType is the type of the boot disk, such as pd-balanced. Default: Compute Engine's own.
 	DiskType *string `json:"diskType,omitempty"`
-	// zones are tried in order for a Proxy without placement.zone.
+	// zones are where Proxies without placement.zone go. They spread evenly over the zones, whatever their order, and to another
+	// one when a zone is full. Default: none, then every Proxy must name its zone.
 	Zones []string `json:"zones,omitempty"`
-	// provisioningModel is STANDARD or SPOT. Default: STANDARD.
+	// provisioningModel is STANDARD or SPOT. A SPOT instance may be taken away at any time; it is then made anew, with another
+	// address. Default: STANDARD.
 	ProvisioningModel *string `json:"provisioningModel,omitempty"`
 	// networkTier is PREMIUM or STANDARD. Default: the project's own.
 	NetworkTier *string `json:"networkTier,omitempty"`
-	// serviceAccount is attached to instances by its e-mail address. Default: none.
+	// serviceAccount is attached to instances by its e-mail address. Whoever is root on an instance has its rights. Default: none.
 	ServiceAccount *string `json:"serviceAccount,omitempty"`
 }
 
