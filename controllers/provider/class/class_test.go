@@ -204,12 +204,7 @@ func TestA16_AClassStaysUntilItsInstancesAreGone(t *testing.T) {
 	s := newBed(t, func(class *v1alpha1.ProviderClass) {
 		controllerutil.AddFinalizer(class, v1alpha1.FinalizerClassInstances)
 	})
-	px := &v1alpha1.Proxy{ObjectMeta: metav1.ObjectMeta{Namespace: s.class.Name, Name: "px"}}
-	px.Spec.Provider = s.class.Name
-	s.must(s.env.Client.Create(t.Context(), px))
-	bound := px.Status.DeepCopy()
-	bound.Binding = &v1alpha1.Binding{Type: v1alpha1.ProviderKubernetes, ClassName: s.class.Name, ClassUID: s.class.UID}
-	s.must(statusapply.Proxy(t.Context(), s.env.Client, v1alpha1.ManagerCore, px, bound))
+	px := s.bind("px")
 	s.cloud.Plant(s.class.Name, providers.Instance{Ref: providers.Ref{Name: "i"}, Owner: providers.Owner{ClusterID: "cluster", UID: "gone"}, State: providers.StateRunning})
 
 	stays := func(why string) {

@@ -122,7 +122,8 @@ func deletions() predicate.Predicate {
 	}
 }
 
-// waitingClass wakes a class that is being deleted when one of its Proxies is gone.
+// waitingClass wakes a class that is being deleted when the last of its Proxies is gone. How many are left is counted now and
+// then: a fleet that goes is no reason to ask the provider for each of its Proxies.
 func (r *Reconciler) waitingClass(ctx context.Context, obj client.Object) []reconcile.Request {
 	px, ok := obj.(*v1alpha1.Proxy)
 	if !ok || px.Status.Binding == nil {
@@ -131,6 +132,9 @@ func (r *Reconciler) waitingClass(ctx context.Context, obj client.Object) []reco
 	key := client.ObjectKey{Name: px.Status.Binding.ClassName}
 	class := &v1alpha1.ProviderClass{}
 	if err := r.Client.Get(ctx, key, class); err != nil || class.DeletionTimestamp.IsZero() {
+		return nil
+	}
+	if left, _, err := r.bound(ctx, class.UID); err == nil && left > 0 {
 		return nil
 	}
 	return []reconcile.Request{{NamespacedName: key}}

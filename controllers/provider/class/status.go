@@ -1,6 +1,7 @@
 package class
 
 import (
+	"fmt"
 	"strings"
 	"time"
 
@@ -13,8 +14,10 @@ import (
 )
 
 const (
+	// giveUp is how a person gives up what a provider does not delete.
+	giveUp = "set the annotation " + v1alpha1.AnnotationSkipCleanup + `="true"`
 	// wayOut is how a person gets out of a deletion that waits for a provider.
-	wayOut = ". To give its instances up, set the annotation " + v1alpha1.AnnotationSkipCleanup + `="true"`
+	wayOut = ". To give its instances up, " + giveUp
 	// messageMax bounds the message of a condition, in bytes.
 	messageMax = 2048
 )
@@ -35,7 +38,11 @@ func compose(class *v1alpha1.ProviderClass, f findings, now time.Time) v1alpha1.
 	}
 	next.Hosts = f.hosts
 	way := ""
-	if !class.DeletionTimestamp.IsZero() {
+	switch {
+	case class.DeletionTimestamp.IsZero():
+	case f.proxies > 0:
+		way = ". The class is " + heldByProxies(f)
+	default:
 		way = wayOut
 	}
 	if len(f.problems) > 0 {
@@ -46,6 +53,8 @@ func compose(class *v1alpha1.ProviderClass, f findings, now time.Time) v1alpha1.
 	set(v1alpha1.ConditionAccepted, metav1.ConditionTrue, v1alpha1.ReasonAccepted, "the configuration is valid")
 	ready := standing(class)
 	switch {
+	case f.err == nil && !class.DeletionTimestamp.IsZero():
+		set(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonTerminating, leavingMessage(f))
 	case f.err == nil:
 		set(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonReachable, "the provider answers")
 	case ready != nil && (f.doubted || providers.ReasonOf(f.err) == providers.RateLimited):
@@ -59,6 +68,25 @@ func compose(class *v1alpha1.ProviderClass, f findings, now time.Time) v1alpha1.
 	return next
 }
 
+// leavingMessage says what keeps a class that is being deleted, and how a person lets it go.
+func leavingMessage(f findings) string {
+	switch {
+	case f.proxies > 0:
+		return "the class is being deleted; it is " + heldByProxies(f)
+	case f.instances > 0:
+		return fmt.Sprintf("the class is being deleted; the provider still has %d of its instances, which are collected as orphans", f.instances) + wayOut
+	}
+	return "the class is being deleted"
+}
+
+func heldByProxies(f findings) string {
+	const unstick = ". To give the instance of a Proxy up whose deletion does not get on, " + giveUp + " on the Proxy"
+	if f.proxies == 1 {
+		return fmt.Sprintf("held by 1 Proxy, %s: delete it, or the pool that it belongs to", f.proxy) + unstick
+	}
+	return fmt.Sprintf("held by %d Proxies, such as %s: delete them, or the pools that they belong to", f.proxies, f.proxy) + unstick
+}
+
 // standing is what Ready says of this specification of the class; nil when nothing is known of it.
 func standing(class *v1alpha1.ProviderClass) *metav1.Condition {
 	ready := meta.FindStatusCondition(class.Status.Conditions, v1alpha1.ConditionReady)
@@ -68,9 +96,10 @@ func standing(class *v1alpha1.ProviderClass) *metav1.Condition {
 	return ready
 }
 
-func isReady(class *v1alpha1.ProviderClass) bool {
+// answers tells whether the provider answered when it was last asked.
+func answers(class *v1alpha1.ProviderClass) bool {
 	ready := standing(class)
-	return ready != nil && ready.Status == metav1.ConditionTrue
+	return ready != nil && (ready.Status == metav1.ConditionTrue || ready.Reason == v1alpha1.ReasonTerminating)
 }
 
 // acceptedReason tells a configuration that is wrong from one that the provider cannot do.

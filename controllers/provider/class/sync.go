@@ -7,6 +7,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -49,8 +51,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, err
 	}
 	next := compose(class, found, r.Clock.Now())
+	before := meta.FindStatusCondition(class.Status.Conditions, v1alpha1.ConditionReady).DeepCopy()
 	err = statusapply.Whole(ctx, r.Client, r.manager, class, &class.Status, &next)
 	if err == nil {
+		r.announce(class, before, found)
 		err = r.release(ctx, class, found)
 	}
 	switch {
@@ -73,6 +77,9 @@ type findings struct {
 	doubted bool
 	// hosts of the class, as they are to be shown.
 	hosts []v1alpha1.ClassHostStatus
+	// proxies that are bound to a class that is being deleted, and the first of them by name.
+	proxies int
+	proxy   string
 	// instances that are left of a class that is being deleted and has no Proxy any more; -1 when that is not known.
 	instances int
 	// after is when to look again.
@@ -82,6 +89,12 @@ type findings struct {
 // inspect validates the class and asks its provider.
 func (r *Reconciler) inspect(ctx context.Context, class *v1alpha1.ProviderClass) (findings, error) {
 	f := findings{after: RecheckPeriod, instances: -1}
+	if !class.DeletionTimestamp.IsZero() {
+		var err error
+		if f.proxies, f.proxy, err = r.bound(ctx, class.UID); err != nil {
+			return f, err
+		}
+	}
 	if f.problems = r.Set.Factory().Validate(class); len(f.problems) > 0 {
 		f.after = CheckPeriod
 		return f, nil
@@ -91,9 +104,7 @@ func (r *Reconciler) inspect(ctx context.Context, class *v1alpha1.ProviderClass)
 		f.err = f.provider.Check(ctx)
 	}
 	if f.err == nil {
-		if err := r.countInstances(ctx, class, &f); err != nil {
-			return f, err
-		}
+		r.countInstances(ctx, class, &f)
 	}
 	memory := r.memory(class)
 	unsure := false
@@ -112,7 +123,7 @@ func (r *Reconciler) inspect(ctx context.Context, class *v1alpha1.ProviderClass)
 		}
 		// One failure does not make a class unready that was ready: its Proxies and their owners would all notice.
 		memory.failures++
-		f.doubted = memory.failures < doubt && isReady(class)
+		f.doubted = memory.failures < doubt && answers(class)
 	}
 	if f.doubted || unsure {
 		f.after = doubtPeriod
@@ -122,26 +133,35 @@ func (r *Reconciler) inspect(ctx context.Context, class *v1alpha1.ProviderClass)
 
 // countInstances finds out whether a class that is being deleted may go. Until the last Proxy is gone an instance may yet
 // be made. That the instances cannot be listed is a failure like that of a check: it keeps the class from going.
-func (r *Reconciler) countInstances(ctx context.Context, class *v1alpha1.ProviderClass, f *findings) error {
-	if !r.leaving(class) {
-		return nil
-	}
-	proxies := &v1alpha1.ProxyList{}
-	if err := r.Client.List(ctx, proxies, client.UnsafeDisableDeepCopy); err != nil {
-		return fmt.Errorf("list Proxies of class %s: %w", class.Name, err)
-	}
-	for i := range proxies.Items {
-		if binding := proxies.Items[i].Status.Binding; binding != nil && binding.ClassUID == class.UID {
-			return nil
-		}
+func (r *Reconciler) countInstances(ctx context.Context, class *v1alpha1.ProviderClass, f *findings) {
+	if !r.leaving(class) || f.proxies > 0 {
+		return
 	}
 	instances, err := f.provider.List(ctx)
 	if err != nil {
 		f.err = err
-		return nil
+		return
 	}
 	f.instances = len(instances)
-	return nil
+}
+
+// bound counts the Proxies that are bound to a class, and names the first of them.
+func (r *Reconciler) bound(ctx context.Context, class types.UID) (n int, first string, err error) {
+	proxies := &v1alpha1.ProxyList{}
+	if err := r.Client.List(ctx, proxies, client.UnsafeDisableDeepCopy); err != nil {
+		return 0, "", fmt.Errorf("list Proxies: %w", err)
+	}
+	for i := range proxies.Items {
+		px := &proxies.Items[i]
+		if px.Status.Binding == nil || px.Status.Binding.ClassUID != class {
+			continue
+		}
+		n++
+		if name := px.Namespace + "/" + px.Name; first == "" || name < first {
+			first = name
+		}
+	}
+	return n, first, nil
 }
 
 // leaving tells whether the class waits for this controller to let it go. Under skip-cleanup core does.
@@ -152,12 +172,7 @@ func (r *Reconciler) leaving(class *v1alpha1.ProviderClass) bool {
 
 // release lets a class go of which the provider has no instance left.
 func (r *Reconciler) release(ctx context.Context, class *v1alpha1.ProviderClass, f findings) error {
-	if f.instances < 0 {
-		return nil
-	}
-	if f.instances > 0 {
-		r.Recorder.Eventf(class, nil, corev1.EventTypeNormal, "InstancesRemain", "Delete",
-			"the provider still has %d instances of the class", f.instances)
+	if f.instances != 0 {
 		return nil
 	}
 	before := class.DeepCopy()
@@ -167,6 +182,22 @@ func (r *Reconciler) release(ctx context.Context, class *v1alpha1.ProviderClass,
 		return fmt.Errorf("release ProviderClass %s: %w", class.Name, err)
 	}
 	return nil
+}
+
+// announce tells of what keeps a class that is being deleted: once that Proxies do, and each time that another number of
+// instances does. before is what Ready said; nil for nothing.
+func (r *Reconciler) announce(class *v1alpha1.ProviderClass, before *metav1.Condition, f findings) {
+	ready := meta.FindStatusCondition(class.Status.Conditions, v1alpha1.ConditionReady)
+	if ready == nil || ready.Reason != v1alpha1.ReasonTerminating {
+		return
+	}
+	known := before != nil && before.Reason == v1alpha1.ReasonTerminating
+	switch {
+	case f.proxies > 0 && !known:
+		r.Recorder.Eventf(class, nil, corev1.EventTypeNormal, "ProxiesRemain", "Delete", "%s", ready.Message)
+	case f.instances > 0 && (!known || before.Message != ready.Message):
+		r.Recorder.Eventf(class, nil, corev1.EventTypeNormal, "InstancesRemain", "Delete", "%s", ready.Message)
+	}
 }
 
 // remember notes under which UID a class lives, "" for none, and closes the provider of a predecessor.

@@ -168,10 +168,11 @@ func bindingOf(px *v1alpha1.Proxy) v1alpha1.Binding {
 }
 
 // classChanged lets through changes of a class of this type that its Proxies must know of: its configuration, its
-// deletion, and its becoming ready.
+// deletion, and that its provider answers again, also while the class is being deleted.
 func classChanged(kind v1alpha1.ProviderType) predicate.Predicate {
-	ready := func(class *v1alpha1.ProviderClass) bool {
-		return meta.IsStatusConditionTrue(class.Status.Conditions, v1alpha1.ConditionReady)
+	answers := func(class *v1alpha1.ProviderClass) bool {
+		ready := meta.FindStatusCondition(class.Status.Conditions, v1alpha1.ConditionReady)
+		return ready != nil && (ready.Status == metav1.ConditionTrue || ready.Reason == v1alpha1.ReasonTerminating)
 	}
 	return predicate.And(
 		predicate.NewPredicateFuncs(func(obj client.Object) bool {
@@ -182,7 +183,7 @@ func classChanged(kind v1alpha1.ProviderType) predicate.Predicate {
 			before, ok := e.ObjectOld.(*v1alpha1.ProviderClass)
 			after, ok2 := e.ObjectNew.(*v1alpha1.ProviderClass)
 			return ok && ok2 && (before.Generation != after.Generation ||
-				before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero() || (!ready(before) && ready(after)))
+				before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero() || (!answers(before) && answers(after)))
 		}})
 }
 
