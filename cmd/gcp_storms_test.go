@@ -7,6 +7,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -173,4 +174,42 @@ func (b *bed) collector() *orphangc.Runner {
 	})
 	b.must(err)
 	return runner
+}
+
+// TestGT10_GcloudsMachineIsLeftAlone: what a person makes with gcloud in the same project is never touched, and that program
+// shows the operator's machines as what they are.
+func TestGT10_GcloudsMachineIsLeftAlone(t *testing.T) {
+	b := newBed(t)
+	gcloud := func(args ...string) string {
+		// It has no token, and waits by its own clock until what it asks for is done.
+		b.SetToken("")
+		b.SetTiming(computetest.Timing{})
+		defer func() { b.SetToken(gcpToken); b.SetTiming(computetest.DefaultTiming) }()
+		return computetest.Gcloud(t, b.Server, gcpProject, append([]string{"compute", "instances"}, args...)...)
+	}
+	gcloud("create", "by-hand", "--zone="+bedZone, "--machine-type=e2-micro", "--image-family=debian-12", "--image-project=debian-cloud", "--labels=owner=me")
+	px, vm := b.running("px", pinned)
+
+	if got := gcloud("list", "--filter=labels.egress-proxy-class="+b.class.Name, "--format=value(name,status,networkInterfaces[0].accessConfigs[0].natIP)"); got != vm.Name+"\tRUNNING\t"+vm.NatIP {
+		t.Errorf("gcloud lists %q", got)
+	}
+	if got := gcloud("describe", vm.Name, "--zone="+bedZone, "--format=value(labels.egress-proxy-uid,tags.items[0],scheduling.provisioningModel)"); got != string(px.UID)+"\tegress-proxy\tSTANDARD" {
+		t.Errorf("gcloud describes %q", got)
+	}
+
+	b.must(b.client.Patch(t.Context(), b.get(px), client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))))
+	b.must(b.client.Delete(t.Context(), b.get(px)))
+	runner := b.collector()
+	other, _ := b.running("other")
+	for range 4 {
+		b.must(runner.SweepAll(t.Context()))
+		b.pass(orphangc.DefaultPeriod)
+	}
+	if _, ok := b.VM(gcpProject, bedZone, vm.Name); ok {
+		t.Error("the machine without a Proxy was not collected")
+	}
+	byHand, ok := b.VM(gcpProject, bedZone, "by-hand")
+	if !ok || byHand.Deleting || byHand.Status != "RUNNING" || b.vmOf(other) == nil {
+		t.Errorf("left are %+v", b.VMs())
+	}
 }

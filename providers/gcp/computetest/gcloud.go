@@ -1,0 +1,41 @@
+package computetest
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// gcloudTimeout bounds one run of gcloud, which takes a few seconds.
+const gcloudTimeout = 2 * time.Minute
+
+// Gcloud runs the gcloud program against a server, without credentials, and gives what it prints. Where it is not installed the test is skipped, even with
+// EGRESS_REQUIRE_ALL=1: no distribution that the tests run on has it as a package, so it cannot be demanded.
+func Gcloud(t testing.TB, s *Server, project string, args ...string) string {
+	t.Helper()
+	program, err := exec.LookPath("gcloud")
+	if err != nil {
+		t.Skip("the gcloud program is not installed: the server was not tried with it")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), gcloudTimeout)
+	defer cancel()
+	command := exec.CommandContext(ctx, program, append(args, "--quiet")...)
+	command.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool {
+		return strings.HasPrefix(v, "CLOUDSDK_") || strings.HasPrefix(v, "GOOGLE_") || strings.HasPrefix(strings.ToLower(v), "http")
+	}),
+		"CLOUDSDK_CONFIG="+t.TempDir(), "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE="+s.URL+"/compute/v1/", "CLOUDSDK_AUTH_DISABLE_CREDENTIALS=true",
+		"CLOUDSDK_CORE_PROJECT="+project, "CLOUDSDK_CORE_DISABLE_PROMPTS=1", "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING=true",
+		"CLOUDSDK_COMPONENT_MANAGER_DISABLE_UPDATE_CHECK=1", "CLOUDSDK_CORE_CHECK_GCE_METADATA=false", "CLOUDSDK_SURVEY_DISABLE_PROMPTS=true",
+	)
+	var out, complaint bytes.Buffer
+	command.Stdout, command.Stderr = &out, &complaint
+	if err := command.Run(); err != nil {
+		t.Fatalf("gcloud %s: %v\n%s", strings.Join(args, " "), err, complaint.String())
+	}
+	return strings.TrimSpace(out.String())
+}
