@@ -74,14 +74,20 @@ func newYard(t *testing.T) *yard {
 	y.must(statusapply.Whole(t.Context(), env.Client, v1alpha1.ManagerProvider(v1alpha1.ProviderGCP), y.class, &y.class.Status, next))
 
 	y.set = y.newSet(gcpCluster)
-	var err error
-	y.runner, err = orphangc.NewRunner(env.Client, env.Client, events.NewFakeRecorder(1000), orphangc.Options{
-		Set: y.set, Clock: y.clock, ClusterID: gcpCluster, ControllerName: y.class.Spec.ControllerName,
-	})
-	y.must(err)
+	y.runner = y.newRunner(0)
 	y.fill()
 	y.clock.Step(2 * orphangc.DefaultMinAge)
 	return y
+}
+
+// newRunner makes the collection; a timeout of 0 means the default.
+func (y *yard) newRunner(timeout time.Duration) *orphangc.Runner {
+	y.t.Helper()
+	runner, err := orphangc.NewRunner(y.env.Client, y.env.Client, events.NewFakeRecorder(1000), orphangc.Options{
+		Set: y.set, Clock: y.clock, ClusterID: gcpCluster, ControllerName: y.class.Spec.ControllerName, SweepTimeout: timeout,
+	})
+	y.must(err)
+	return runner
 }
 
 func (y *yard) newSet(clusterID string) *providers.Set {
@@ -195,6 +201,14 @@ func TestGT10_G35_CollectionDeletesNothingThatLives(t *testing.T) {
 		}
 		restore()
 	}
+	restore := y.Fail(computetest.Fault{Call: computetest.AggregatedList, Skip: 1, Hang: true})
+	patient := y.runner
+	y.runner = y.newRunner(time.Second)
+	if err := y.sweep(3); err == nil || y.reason() != v1alpha1.ReasonListFailed {
+		t.Errorf("a page hangs: %v, %s", err, y.reason())
+	}
+	y.runner = patient
+	restore()
 	if n := y.Count(computetest.Delete); n != 0 {
 		t.Fatalf("%d deletions although the list was not complete", n)
 	}
