@@ -48,6 +48,8 @@ func TestGT6_ErrorsOfInsert(t *testing.T) {
 		"G13 quota":               {computetest.QuotaExceeded("IN_USE_ADDRESSES", "europe-west3"), verdict{reason: providers.Capacity, message: "IN_USE_ADDRESSES is used up in region europe-west3"}},
 		"G33 rate as quota":       {computetest.RateQuotaExceeded(), verdict{reason: providers.RateLimited}},
 		"rate":                    {computetest.RateLimitExceeded().Retry(9), verdict{reason: providers.RateLimited, after: 9 * time.Second}},
+		"rate of operations":      {&computetest.ErrorAnswer{Status: 403, Reason: "CONCURRENT_OPERATIONS_QUOTA_EXCEEDED", Message: "Quota exceeded."}, verdict{reason: providers.RateLimited}},
+		"rate of an image":        {&computetest.ErrorAnswer{Status: 403, Reason: "RESOURCE_OPERATION_RATE_EXCEEDED", Message: "Operation rate exceeded for resource 'x'."}, verdict{reason: providers.RateLimited}},
 		"rate 429":                {computetest.TooManyRequests().Retry(3), verdict{reason: providers.RateLimited, after: 3 * time.Second}},
 		"permission":              {computetest.Forbidden("compute.instances.create", testProject), verdict{reason: providers.Auth, message: "compute.instances.create"}},
 		"act as":                  {computetest.Forbidden("iam.serviceAccounts.actAs", testProject), verdict{reason: providers.Auth, message: "roles/iam.serviceAccountUser"}},
