@@ -56,7 +56,8 @@ func attemptIn(req providers.CreateRequest) callOption {
 	}
 }
 
-// call makes a call and puts its error into the taxonomy. Credentials that were refused are looked for again next time.
+// call makes a call and puts its error into the taxonomy. Credentials that were refused are looked for again next time, except
+// for want of the right to read operations, which an account may lack for good.
 func (p *Provider) call(ctx context.Context, op string, do func(*session) error, options ...callOption) error {
 	var a about
 	for _, set := range options {
@@ -67,7 +68,7 @@ func (p *Provider) call(ctx context.Context, op string, do func(*session) error,
 		return err
 	}
 	err = p.classify(op, do(s), a)
-	if providers.ReasonOf(err) == providers.Auth {
+	if providers.ReasonOf(err) == providers.Auth && !a.operation {
 		p.renew(s)
 	}
 	return err

@@ -56,11 +56,12 @@ func TestGT9_Lists(t *testing.T) {
 	if len(all) != manyVMs || len(owners) != manyVMs {
 		t.Errorf("%d instances of %d owners, want %d", len(all), len(owners), manyVMs)
 	}
-	if n := r.Count(computetest.AggregatedList); n != 3 {
-		t.Errorf("%d calls for three pages", n)
+	const pages = manyVMs / listPage
+	if n := r.Count(computetest.AggregatedList); n != pages {
+		t.Errorf("%d calls for %d pages", n, pages)
 	}
 	// A part that fails, at whichever page.
-	for skip := range 3 {
+	for skip := range pages {
 		restore := r.Fail(computetest.Fault{Call: computetest.AggregatedList, Skip: skip, Answer: computetest.BackendError(http.StatusServiceUnavailable)})
 		if got, err := r.List(t.Context()); providers.ReasonOf(err) != providers.Unavailable || got != nil {
 			t.Errorf("page %d fails: %d instances, %v", skip, len(got), err)
@@ -104,7 +105,7 @@ func TestG45_ZoneThatIsDown(t *testing.T) {
 // TestGT9_HangingList: the library's AggregatedList does not look at its context; the provider's List does, at any page.
 func TestGT9_HangingList(t *testing.T) {
 	r := newCrowd(t)
-	for skip := range 3 {
+	for skip := range manyVMs / listPage {
 		restore := sync.OnceFunc(r.Fail(computetest.Fault{Call: computetest.AggregatedList, Skip: skip, Hang: true}))
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 		begun := time.Now()

@@ -116,6 +116,22 @@ func TestG26_OperationUnderWay(t *testing.T) {
 	}
 }
 
+// TestG30_OperationsThatMustNotBeRead: an account without that right works with the token that it has.
+func TestG30_OperationsThatMustNotBeRead(t *testing.T) {
+	r := newRig(t)
+	ref := r.create(newRequest("px", zoneA))
+	r.Remove(testProject, zoneA, ref.Name)
+	r.Fail(computetest.Fault{Call: computetest.GetOperation, Answer: computetest.Forbidden("compute.zoneOperations.get", testProject)})
+	before := len(r.adc.Asked())
+	for range 5 {
+		_, err := r.look(ref)
+		outcome{}.check(t, "get", err)
+	}
+	if n := len(r.adc.Asked()) - before; n != 0 {
+		t.Errorf("%d more tokens were asked for", n)
+	}
+}
+
 // places asks where many Proxies would go.
 func (r *rig) places(tried []string, change ...func(*v1alpha1.ProxySpec)) map[string]int {
 	r.t.Helper()

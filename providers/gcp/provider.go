@@ -15,8 +15,9 @@ import (
 )
 
 const (
-	// listPage is how many VMs one answer of a List holds: the most that Compute Engine gives.
-	listPage = 500
+	// listPage is how many VMs one answer of a List holds. Compute Engine gives up to 500, each with its user data, which may
+	// be a quarter of a megabyte: too much for a small manager at once.
+	listPage = 200
 )
 
 // Provider is one class of type gcp.
