@@ -169,6 +169,18 @@ func TestSecrets_UserDataDecidesNothing(t *testing.T) {
 	}
 }
 
+// TestSecrets_TinyUserDataGarblesNothing: what is too short to tell anything stands in every sentence.
+func TestSecrets_TinyUserDataGarblesNothing(t *testing.T) {
+	for _, data := range []string{"e", "in", " ", "#"} {
+		r, req := newRig(t), newRequest("px", zoneA)
+		req.UserData = []byte(data)
+		restore := r.Fail(computetest.Fault{Call: computetest.Insert, Answer: computetest.QuotaExceeded("IN_USE_ADDRESSES", "europe-west3")})
+		_, err := r.Create(t.Context(), req)
+		verdict{reason: providers.Capacity, message: "IN_USE_ADDRESSES is used up in region europe-west3"}.check(t, data, err)
+		restore()
+	}
+}
+
 // TestZoneBook_ForgetsWhatIsOver: machine types are the user's words, and there is no end of them.
 func TestZoneBook_ForgetsWhatIsOver(t *testing.T) {
 	r := newRig(t)

@@ -101,9 +101,13 @@ func (p *Provider) classify(op string, err error, a about) error {
 // maxRaw bounds the raw text of an error, in bytes: a body of something in between may be long.
 const maxRaw = 2000
 
+// minSecret is the shortest user data that is taken out, in bytes. What is shorter can do nothing and tells nothing, and is in
+// every sentence.
+const minSecret = 8
+
 // redact takes user data out of a raw error: Compute Engine repeats values that it refuses.
 func redact(text, secret string) string {
-	if secret != "" {
+	if len(secret) >= minSecret {
 		text = strings.ReplaceAll(text, secret, "[user data]")
 		text = strings.ReplaceAll(text, strings.Trim(strconv.Quote(secret), `"`), "[user data]")
 	}
