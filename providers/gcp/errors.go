@@ -79,7 +79,7 @@ func (p *Provider) classify(op string, err error, a about) error {
 	if err == nil {
 		return nil
 	}
-	var raw error = errors.New(redact(err.Error(), a.secret))
+	raw := errors.New(redact(err.Error(), a.secret))
 	if known, ok := errors.AsType[*tokenError](err); ok {
 		return tokenFailure(op, known, raw)
 	}
