@@ -75,7 +75,7 @@ func TestGT6_ThingsOfOthers(t *testing.T) {
 		verdict{reason: providers.InvalidSpec, field: fieldClass, message: account}.check(t, name, err)
 	}
 	r, req := newRig(t), newRequest("px", zoneA)
-	disk := "projects/" + testProject + "/zones/" + zoneA + "/disks/" + req.Name
+	disk := "projects/" + testProject + "/zones/" + zoneA + "/disks/" + r.disk(req)
 	verdict{reason: providers.Conflict, message: "disk"}.check(t, "disk", r.refuse(computetest.AlreadyExists(disk)))
 }
 
@@ -83,7 +83,7 @@ func TestGT6_ThingsOfOthers(t *testing.T) {
 // error. It says nothing about the specification, which must not be given up for it.
 func TestG9_OperationsOfMachinesThatWereDeleted(t *testing.T) {
 	name := newRequest("px", zoneA).Name
-	for _, resource := range []string{"instances/" + name, "disks/" + name} {
+	for _, resource := range []string{"instances/" + name, "disks/" + name, "disks/" + name + "-3f0c1c5e"} {
 		how := &computetest.OperationError{Code: "RESOURCE_NOT_FOUND", Status: 404, Message: "The resource 'projects/" + testProject + "/zones/" + zoneA + "/" + resource + "' was not found"}
 		outcome{}.check(t, resource, newRig(t).vanish("px", zoneA, how))
 	}

@@ -1,6 +1,8 @@
 package gcp
 
 import (
+	"strings"
+
 	"cloud.google.com/go/compute/apiv1/computepb"
 	"github.com/google/uuid"
 
@@ -24,6 +26,11 @@ func newInsert(s settings, req providers.CreateRequest) *computepb.InsertInstanc
 	if s.diskType != "" {
 		disk.DiskType = new(zone + "/diskTypes/" + s.diskType)
 	}
+	insert := &computepb.InsertInstanceRequest{Project: s.project, Zone: req.Zone}
+	if req.Attempt != "" {
+		insert.RequestId = new(requestID(s.project, req))
+		disk.DiskName = new(diskName(req.Name, insert.GetRequestId()))
+	}
 	labels := markOf(s.class, req).labels(req.Labels)
 	disk.Labels = labels
 	vm := &computepb.Instance{
@@ -44,11 +51,15 @@ func newInsert(s settings, req providers.CreateRequest) *computepb.InsertInstanc
 	if s.serviceAccount != "" {
 		vm.ServiceAccounts = []*computepb.ServiceAccount{{Email: new(s.serviceAccount), Scopes: []string{scopeCloudPlatform}}}
 	}
-	insert := &computepb.InsertInstanceRequest{Project: s.project, Zone: req.Zone, InstanceResource: vm}
-	if req.Attempt != "" {
-		insert.RequestId = new(requestID(s.project, req))
-	}
+	insert.InstanceResource = vm
 	return insert
+}
+
+// diskName is the name of the boot disk, another one for each attempt. By default it would have the VM's name, and where a
+// disk of that name was left over the VM would start from that, with whatever is on it.
+func diskName(vm, key string) string {
+	const kept, suffix = 54, 8
+	return strings.TrimRight(vm[:min(len(vm), kept)], "-") + "-" + key[:suffix]
 }
 
 // requestID is the idempotency key of an attempt. Compute Engine answers the same operation to the same key, a failed one

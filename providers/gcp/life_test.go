@@ -3,6 +3,7 @@ package gcp
 import (
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -83,7 +84,8 @@ func TestG47_G53_IDSaysWhere(t *testing.T) {
 	}
 }
 
-// TestG18_DisksGoWithTheirMachine, and one that was left over is no obstacle.
+// TestG18_DisksGoWithTheirMachine, and one that was left over is neither an obstacle nor what the next machine starts from: it
+// would have the old image.
 func TestG18_DisksGoWithTheirMachine(t *testing.T) {
 	r := newRig(t)
 	req := newRequest("px", zoneA)
@@ -96,9 +98,32 @@ func TestG18_DisksGoWithTheirMachine(t *testing.T) {
 	if _, err := r.look(ref); !providers.IsNotFound(err) || r.HasDisk(testProject, zoneA, ref.Name) {
 		t.Errorf("%v; its disk is there: %v", err, r.HasDisk(testProject, zoneA, ref.Name))
 	}
-	r.AddDisk(testProject, zoneA, ref.Name)
+	first := r.disk(req)
+	for _, name := range []string{ref.Name, first} {
+		r.AddDisk(testProject, zoneA, name)
+	}
 	req.Attempt = "1700003600-1"
 	r.runs(r.create(req))
+	if vm, _ := r.VM(testProject, zoneA, ref.Name); vm.AttachedLeftDisk || r.disk(req) == first {
+		t.Error("the machine starts from the disk that was left over")
+	}
+	// Names of full length leave room for disks with names of their own, each attempt another one.
+	names := map[string]bool{}
+	for _, length := range []int{1, 53, 54, 55, 62, 63} {
+		for n := range 20 {
+			req.Name, req.Attempt = "p"+strings.Repeat("x", length-1), fmt.Sprint("1700000000-", n)
+			name := r.disk(req)
+			if !label1035.MatchString(name) || name == req.Name || names[name] {
+				t.Errorf("%q is no name for a disk of %q", name, req.Name)
+			}
+			names[name] = true
+		}
+	}
+}
+
+// disk is the name of the disk that is asked for.
+func (r *rig) disk(req providers.CreateRequest) string {
+	return newInsert(r.settings, req).GetInstanceResource().GetDisks()[0].GetInitializeParams().GetDiskName()
 }
 
 // TestGT7_Deletion: a machine is looked at first, a stopping one is waited for, and one call is made.

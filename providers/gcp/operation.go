@@ -94,13 +94,14 @@ func (p *Provider) ended(failures []*computepb.Errors, x about, gone error) erro
 	var why *providers.Error
 	all := strings.Join(codes, " ")
 	lacked, text := lack(message, codes)
+	resource := p.inZone(x.zone, resourceOf(message))
 	switch {
 	case lacked != "":
 		why = p.lacking(lacked, text, x)
 	case strings.Contains(all, "PERMISSION"), actAsPattern.MatchString(all + " " + message):
 		why = providers.NewError(providers.Auth, "", lackOfPermission(message), nil)
-	case slices.Contains([]string{"instances/" + x.name, "disks/" + x.name}, p.inZone(x.zone, resourceOf(message))):
-		// Somebody has deleted it while it was made.
+	case resource == "instances/"+x.name, strings.HasPrefix(resource, "disks/"):
+		// Somebody has deleted it, or its disk, while it was made.
 		return gone
 	case strings.Contains(all, "INVALID"), strings.Contains(all, "NOT_FOUND"), strings.Contains(all, "UNSUPPORTED"):
 		where := fieldOf(message)

@@ -28,7 +28,8 @@
 // fails later, then only its operation tells (ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS with details, QUOTA_EXCEEDED,
 // IP_SPACE_EXHAUSTED, CONDITION_NOT_MET and so on) and the VM vanishes; errors of the old form have no status field beside
 // code and message, newer ones have it and a google.rpc.ErrorInfo; a second delete of a VM that is stopping is 403
-// rateLimitExceeded; "Quota exceeded" is the text of two different things; the texts that name a field, with reason
+// rateLimitExceeded; "Quota exceeded" is the text of two different things; a zone that there is not is told in two ways
+// (SetUnknownZone), of which one looks like a lack of rights; the texts that name a field, with reason
 // invalid; natIP comes late and goes when a VM is terminated; preemption stops or deletes as the VM's termination action
 // says; a get soon after an insert may find nothing.
 //
