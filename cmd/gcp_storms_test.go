@@ -91,6 +91,7 @@ func TestGT8_PreemptionWithinTheBudget(t *testing.T) {
 		most = max(most, coming)
 		return b.settled(all)()
 	})
+	t.Logf("up to %d machines on their way at once, %d inserts", most, b.Count(computetest.Insert)-inserts)
 	if most > stormBudget || most == 0 {
 		t.Errorf("up to %d machines were on their way at once, the class allows %d", most, stormBudget)
 	}
