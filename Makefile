@@ -42,6 +42,10 @@ test: ## Unit and control-plane tests with -race; builds kube-apiserver and etcd
 scenarios: ## One line per scenario id: the test that proves it, or why it is out.
 	hack/scenarios.sh
 
+.PHONY: test-libvirt
+test-libvirt: ## Tests with real libvirt, QEMU and guests on hypervisors in namespaces; needs Linux on x86-64 and root.
+	hack/libvirt/test.sh $(TESTFLAGS)
+
 .PHONY: bench
 bench: bench-provisioning bench-leasing bench-pools ## All benchmarks: ratios against the bare API server, measured side by side.
 

@@ -37,8 +37,7 @@ build_image() {
 		tail -n 30 "$work/log" >&2
 		die "mmdebstrap could not make the root file system"
 	fi
-	chroot "$work/root" dpkg-query -W >"${1%.*}.packages"
-	mv "${1%.*}.packages" "${1%.qcow2.*}.packages"
+	chroot "$work/root" dpkg-query -W >"${1%.qcow2.*}.packages"
 
 	files=$work/root/boot
 	truncate -s ${BOOT_MIB}M "$work/boot"

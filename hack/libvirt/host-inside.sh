@@ -8,8 +8,8 @@ for file in passwd group shadow; do mount --bind "$dir/$file" "/etc/$file"; done
 mkdir -p /run/libvirt
 mount -t tmpfs -o mode=755 tmpfs /run/libvirt
 mount -t sysfs sysfs /sys # the links of this network namespace
-# With a kernel that lets QEMU use the processor's virtualisation, domains of type kvm work as on a host of one's own.
-if [ -c /dev/kvm ] && mknod -m 666 /run/libvirt/kvm c 10 232 2>/dev/null; then mount --bind /run/libvirt/kvm /dev/kvm; fi
+# Machines are emulated, whatever this machine could do: a test that passes here passes everywhere.
+if [ -e /dev/kvm ]; then mount --bind /dev/null /dev/kvm; fi
 
 ip link set lo up
 until ip link set up0 up 2>/dev/null; do read -rt 0.05 <> <(:) || true; done # the cable is plugged in from outside

@@ -26,7 +26,7 @@ fi
 shift
 [ $# -gt 0 ] || set -- bash
 PATH=$PATH:/usr/sbin:/sbin
-export EGRESS_LAB=/run/egress-lab EGRESS_LAB_ADDRESS=10.77.0.1
+export EGRESS_LAB=/run/egress-lab EGRESS_LAB_ADDRESS=10.77.0.1 EGRESS_LAB_SCRIPTS=$here
 trap 'exit 130' INT TERM
 mount -t tmpfs -o mode=755,size=80% tmpfs /run
 mkdir -p $EGRESS_LAB /run/lock /run/sshd
