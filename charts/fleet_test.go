@@ -38,6 +38,14 @@ func (r *fleetRelease) upgrade(values string, args ...string) {
 	must(r.t, err)
 }
 
+func (r *fleetRelease) rollback(revision string, args ...string) {
+	r.t.Helper()
+	_, err := output(r.helm, append([]string{
+		"rollback", "fleet", revision, "--namespace", r.namespace, "--kubeconfig", testenv.Kubeconfig(r.t, r.env.Config),
+	}, args...)...)
+	must(r.t, err)
+}
+
 // scale sets the size as an autoscaler or kubectl does.
 func (r *fleetRelease) scale(name string, replicas string) {
 	r.t.Helper()
@@ -60,40 +68,78 @@ func fleetValues(autoscaled, geo, replicas string) string {
 	return `{pools: [{name: eu, autoscaled: ` + autoscaled + `, replicas: ` + replicas + `, template: {metadata: {labels: {geo: ` + geo + `}}, spec: {provider: kubernetes}}}]}`
 }
 
+// Helm applies on the server's side, or merges by what it wrote before, as helm 3 does: the size is left alone by both.
 func TestP16_UpgradeLeavesTheSizeToTheAutoscaler(t *testing.T) {
-	t.Run("from the start", func(t *testing.T) {
-		r := newFleetRelease(t)
-		r.upgrade(fleetValues("true", "a", "9"))
-		r.want("eu", 1, "a")
-		r.scale("eu", "7")
-		r.upgrade(fleetValues("true", "b", "9"))
-		r.want("eu", 7, "b")
-		r.scale("eu", "0")
-		r.upgrade(fleetValues("true", "c", "9"))
-		r.want("eu", 0, "c")
-	})
-	t.Run("of a pool that had a size", func(t *testing.T) {
-		r := newFleetRelease(t)
-		r.upgrade(fleetValues("false", "a", "3"))
-		r.want("eu", 3, "a")
-		r.upgrade(fleetValues("true", "b", "3"))
-		r.want("eu", 3, "b")
-		r.upgrade(fleetValues("true", "c", "3"))
-		r.want("eu", 3, "c")
-		r.scale("eu", "5")
-		r.upgrade(fleetValues("true", "d", "3"))
-		r.want("eu", 5, "d")
-		// Back in the hands of who installs, which has to be said.
-		r.upgrade(fleetValues("false", "e", "4"), "--force-conflicts")
-		r.want("eu", 4, "e")
-	})
-	t.Run("of a pool that was scaled before", func(t *testing.T) {
-		r := newFleetRelease(t)
-		r.upgrade(fleetValues("false", "a", "3"))
-		r.scale("eu", "0")
-		r.upgrade(fleetValues("true", "b", "3"))
-		r.want("eu", 0, "b")
-	})
+	for side, flags := range map[string][]string{"server": {"--server-side=true"}, "client": {"--server-side=false"}} {
+		run := func(name string, steps func(*fleetRelease, func(autoscaled, geo, replicas string, more ...string))) {
+			t.Run(side+"/"+name, func(t *testing.T) {
+				r := newFleetRelease(t)
+				steps(r, func(autoscaled, geo, replicas string, more ...string) {
+					r.t.Helper()
+					r.upgrade(fleetValues(autoscaled, geo, replicas), append(more, flags...)...)
+				})
+			})
+		}
+		run("from the start", func(r *fleetRelease, upgrade func(autoscaled, geo, replicas string, more ...string)) {
+			upgrade("true", "a", "9")
+			r.want("eu", 1, "a")
+			r.scale("eu", "7")
+			upgrade("true", "b", "9")
+			r.want("eu", 7, "b")
+			r.scale("eu", "5")
+			r.rollback("1", flags...)
+			r.want("eu", 5, "a")
+			r.scale("eu", "0")
+			upgrade("true", "c", "9")
+			r.want("eu", 0, "c")
+		})
+		run("on and off and on", func(r *fleetRelease, upgrade func(autoscaled, geo, replicas string, more ...string)) {
+			var force []string
+			if side == "server" {
+				// Back in the hands of who installs, which has to be said.
+				force = []string{"--force-conflicts"}
+			}
+			upgrade("true", "a", "3")
+			r.scale("eu", "7")
+			upgrade("false", "b", "4", force...)
+			r.want("eu", 4, "b")
+			upgrade("true", "c", "4")
+			r.want("eu", 4, "c")
+			upgrade("true", "d", "4")
+			r.want("eu", 4, "d")
+			r.scale("eu", "6")
+			upgrade("true", "e", "4")
+			r.want("eu", 6, "e")
+			r.scale("eu", "8")
+			upgrade("true", "f", "4")
+			r.want("eu", 8, "f")
+			upgrade("false", "g", "2", force...)
+			r.want("eu", 2, "g")
+		})
+		run("scaled before", func(r *fleetRelease, upgrade func(autoscaled, geo, replicas string, more ...string)) {
+			upgrade("false", "a", "3")
+			r.want("eu", 3, "a")
+			r.scale("eu", "7")
+			upgrade("true", "b", "3")
+			r.want("eu", 7, "b")
+			r.scale("eu", "0")
+			upgrade("true", "c", "3")
+			r.want("eu", 0, "c")
+		})
+	}
+	// A release whose way is changed.
+	for _, sides := range [][2]string{{"true", "false"}, {"false", "true"}} {
+		t.Run("from server-side="+sides[0]+" to "+sides[1], func(t *testing.T) {
+			r := newFleetRelease(t)
+			r.upgrade(fleetValues("false", "a", "3"), "--server-side="+sides[0])
+			r.scale("eu", "7")
+			r.upgrade(fleetValues("true", "b", "3"), "--server-side="+sides[1])
+			r.want("eu", 7, "b")
+			r.scale("eu", "5")
+			r.upgrade(fleetValues("true", "c", "3"), "--server-side="+sides[0])
+			r.want("eu", 5, "c")
+		})
+	}
 }
 
 // Whatever a specification has passes through, numbers that look like floating point included.

@@ -6,17 +6,15 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end -}}
 
 {{/*
-The size of an autoscaled pool, for as long as it was set otherwise than by scaling, for example by this chart before the pool
-became an autoscaled one: what nobody writes any more would fall back to the API's default. Empty when the size belongs to who
-scales. Argument: dict "root" $ "name" NAME.
+The size of an autoscaled pool that has to be written as it was found; empty when none has to be. Once a release has written a
+size, as before a pool became an autoscaled one, the next one that leaves it out takes it away, and the API's default comes back:
+helm that merges by itself goes by what it wrote before, whoever has scaled since. So only a pool that the last release gave no
+size, which an annotation tells, goes on without one. Argument: dict "root" $ "name" NAME.
 */}}
-{{- define "fleet.inheritedReplicas" -}}
-{{- $pool := lookup "crawl.example.com/v1alpha1" "ProxyPool" .root.Release.Namespace .name -}}
-{{- $inherited := false -}}
-{{- range dig "metadata" "managedFields" list $pool -}}
-{{- if and (ne (default "" .subresource) "scale") (hasKey (dig "fieldsV1" "f:spec" dict .) "f:replicas") -}}
-{{- $inherited = true -}}
+{{- define "fleet.foundReplicas" -}}
+{{- with lookup "crawl.example.com/v1alpha1" "ProxyPool" .root.Release.Namespace .name -}}
+{{- if ne (dig "metadata" "annotations" "fleet.crawl.example.com/size" "" .) "not-written" -}}
+{{ int .spec.replicas }}
 {{- end -}}
 {{- end -}}
-{{- if $inherited -}}{{ int $pool.spec.replicas }}{{- end -}}
 {{- end -}}
