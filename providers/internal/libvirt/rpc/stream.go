@@ -39,7 +39,9 @@ func newStream(raw net.Conn) *stream { return &stream{Conn: raw, gone: make(chan
 // Read implements net.Conn. One goroutine reads.
 func (s *stream) Read(p []byte) (int, error) {
 	n, err := s.Conn.Read(p)
-	if err == nil {
+	if err != nil {
+		err = fmt.Errorf("the connection broke: %w", err)
+	} else {
 		err = s.follow(p[:n])
 	}
 	if err != nil {
