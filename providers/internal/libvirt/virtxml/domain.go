@@ -1,132 +1,151 @@
+// Package virtxml writes and reads what libvirt takes and gives as XML: definitions of machines and volumes. Everything goes
+// through encoding/xml, so that no name or label can end an element.
 package virtxml
 
 import (
 	"encoding/xml"
-	"errors"
 	"fmt"
-	"strings"
+	"time"
 )
 
-// Types of domains that get a CPU of their own; any other, such as the test driver's, gets the driver's default.
-const (
-	// TypeKVM runs on the host's CPU, which it sees as it is.
-	TypeKVM = "kvm"
-	// TypeQEMU is emulated. The plain model costs the least: emulating the newest one took half as much time again.
-	TypeQEMU = "qemu"
-)
+// Metadata says whose a machine is. It is written into the definition and read back exactly.
+type Metadata struct {
+	// Provider is the type that made the machine, kvm or kvm2; each has an XML namespace of its own.
+	Provider  string
+	Class     string
+	ClusterID string
+	Namespace string
+	Name      string
+	UID       string
+	Hash      string
+	Attempt   string
+	CreatedAt time.Time
+}
 
-// Domain is a virtual machine: a disk and a seed, both volumes of one pool, and one network interface.
+// Domain is a machine.
 type Domain struct {
-	// Name is at most 63 characters here; UUID is that of this incarnation.
 	Name, UUID string
 	// Type is kvm or qemu.
 	Type        string
 	CPUs        int
 	MemoryBytes int64
-	// Pool holds the volumes Disk (qcow2) and Seed (raw, read-only). Both are virtio disks: the kernels of cloud images see no
-	// SATA CD-ROM.
+	// Pool holds the volumes Disk and Seed.
 	Pool, Disk, Seed string
-	// Network of libvirt or Bridge of the host; exactly one.
+	// Network of libvirt or Bridge of the host, one of them.
 	Network, Bridge string
-	// MAC of the interface, in lower case with colons.
-	MAC      string
-	Metadata Metadata
+	MAC             string
+	Metadata        Metadata
 }
+
+// NamespacePrefix and the type of the provider are the XML namespace of Metadata.
+const NamespacePrefix = "https://crawl.example.com/libvirt/"
+
+// emulatedCPU is much cheaper to emulate than the default.
+const emulatedCPU = "qemu64"
 
 type domainXML struct {
 	XMLName    xml.Name     `xml:"domain"`
 	Type       string       `xml:"type,attr"`
 	Name       string       `xml:"name"`
 	UUID       string       `xml:"uuid"`
-	Metadata   *metadataXML `xml:"metadata"`
-	Memory     *quantity    `xml:"memory"`
-	CPUs       int          `xml:"vcpu"`
+	Metadata   metadataXML  `xml:"metadata"`
+	Memory     bytesXML     `xml:"memory"`
+	VCPU       int          `xml:"vcpu"`
 	OS         osXML        `xml:"os"`
 	Features   *featuresXML `xml:"features"`
 	CPU        *cpuXML      `xml:"cpu"`
-	Clock      *clockXML    `xml:"clock"`
+	Clock      *offsetXML   `xml:"clock"`
 	OnPoweroff string       `xml:"on_poweroff,omitempty"`
 	OnReboot   string       `xml:"on_reboot,omitempty"`
 	OnCrash    string       `xml:"on_crash,omitempty"`
 	Devices    devicesXML   `xml:"devices"`
 }
 
+type metadataXML struct {
+	Owners []ownerXML `xml:",any"`
+}
+
+type ownerXML struct {
+	XMLName   xml.Name
+	Class     string `xml:"class"`
+	ClusterID string `xml:"cluster"`
+	Namespace string `xml:"namespace"`
+	Name      string `xml:"name"`
+	UID       string `xml:"uid"`
+	Hash      string `xml:"hash"`
+	Attempt   string `xml:"attempt"`
+	CreatedAt string `xml:"createdAt"`
+}
+
+type bytesXML struct {
+	Unit  string `xml:"unit,attr"`
+	Value int64  `xml:",chardata"`
+}
+
 type osXML struct {
-	// Type without a machine: the host's libvirt knows which one it has.
 	Type string `xml:"type"`
-	Boot []struct {
+	Boot struct {
 		Dev string `xml:"dev,attr"`
 	} `xml:"boot"`
 }
 
 type featuresXML struct {
-	ACPI struct{} `xml:"acpi"`
-	APIC struct{} `xml:"apic"`
+	ACPI *struct{} `xml:"acpi"`
+	APIC *struct{} `xml:"apic"`
 }
 
 type cpuXML struct {
-	Mode  string `xml:"mode,attr"`
+	Mode  string `xml:"mode,attr,omitempty"`
 	Match string `xml:"match,attr,omitempty"`
 	Model string `xml:"model,omitempty"`
 }
 
-type clockXML struct {
+type offsetXML struct {
 	Offset string `xml:"offset,attr"`
 }
 
 type devicesXML struct {
 	Disks      []diskXML      `xml:"disk"`
 	Interfaces []interfaceXML `xml:"interface"`
-	Serials    []serialXML    `xml:"serial"`
+	Serial     *serialXML     `xml:"serial"`
+	Console    *serialXML     `xml:"console"`
 	Channels   []channelXML   `xml:"channel"`
-	RNGs       []rngXML       `xml:"rng"`
+	RNG        *rngXML        `xml:"rng"`
 }
 
 type diskXML struct {
-	Type     string     `xml:"type,attr"`
-	Device   string     `xml:"device,attr"`
-	Driver   driverXML  `xml:"driver"`
-	Source   sourceXML  `xml:"source"`
-	Target   targetXML  `xml:"target"`
-	ReadOnly *emptyElem `xml:"readonly"`
+	Type   string    `xml:"type,attr"`
+	Device string    `xml:"device,attr"`
+	Driver driverXML `xml:"driver"`
+	Source struct {
+		Pool   string `xml:"pool,attr,omitempty"`
+		Volume string `xml:"volume,attr,omitempty"`
+	} `xml:"source"`
+	Target struct {
+		Dev string `xml:"dev,attr"`
+		Bus string `xml:"bus,attr"`
+	} `xml:"target"`
+	ReadOnly *struct{} `xml:"readonly"`
 }
-
-type emptyElem struct{}
 
 type driverXML struct {
-	Name        string `xml:"name,attr"`
-	Type        string `xml:"type,attr"`
-	Discard     string `xml:"discard,attr,omitempty"`
-	ErrorPolicy string `xml:"error_policy,attr,omitempty"`
-}
-
-type sourceXML struct {
-	Pool    string `xml:"pool,attr,omitempty"`
-	Volume  string `xml:"volume,attr,omitempty"`
-	Network string `xml:"network,attr,omitempty"`
-	Bridge  string `xml:"bridge,attr,omitempty"`
-}
-
-type targetXML struct {
-	Dev  string `xml:"dev,attr,omitempty"`
-	Bus  string `xml:"bus,attr,omitempty"`
-	Type string `xml:"type,attr,omitempty"`
-	Name string `xml:"name,attr,omitempty"`
+	Name    string `xml:"name,attr"`
+	Type    string `xml:"type,attr"`
+	Discard string `xml:"discard,attr,omitempty"`
 }
 
 type interfaceXML struct {
-	Type   string    `xml:"type,attr"`
-	MAC    macXML    `xml:"mac"`
-	Source sourceXML `xml:"source"`
-	Model  modelXML  `xml:"model"`
-}
-
-type macXML struct {
-	Address string `xml:"address,attr"`
-}
-
-type modelXML struct {
 	Type string `xml:"type,attr"`
+	MAC  struct {
+		Address string `xml:"address,attr"`
+	} `xml:"mac"`
+	Source struct {
+		Network string `xml:"network,attr,omitempty"`
+		Bridge  string `xml:"bridge,attr,omitempty"`
+	} `xml:"source"`
+	Model struct {
+		Type string `xml:"type,attr"`
+	} `xml:"model"`
 }
 
 type serialXML struct {
@@ -134,134 +153,131 @@ type serialXML struct {
 }
 
 type channelXML struct {
-	Type   string    `xml:"type,attr"`
-	Target targetXML `xml:"target"`
+	Type   string `xml:"type,attr"`
+	Target struct {
+		Type string `xml:"type,attr"`
+		Name string `xml:"name,attr,omitempty"`
+	} `xml:"target"`
 }
 
 type rngXML struct {
-	Model   string     `xml:"model,attr"`
-	Backend backendXML `xml:"backend"`
+	Model   string `xml:"model,attr"`
+	Backend struct {
+		Model string `xml:"model,attr"`
+		Value string `xml:",chardata"`
+	} `xml:"backend"`
 }
 
-type backendXML struct {
-	Model string `xml:"model,attr"`
-	Path  string `xml:",chardata"`
-}
-
-// Marshal writes the definition. It fails for a domain that is incomplete and for text that XML cannot hold.
+// Marshal writes the definition. Disk and seed are virtio disks: cloud kernels see neither SATA nor an IDE CD-ROM.
 func (d Domain) Marshal() (string, error) {
-	if err := d.check(); err != nil {
-		return "", fmt.Errorf("write the XML of the domain: %w", err)
-	}
 	x := domainXML{
-		Type: d.Type, Name: d.Name, UUID: d.UUID, Memory: bytesOf(d.MemoryBytes), CPUs: d.CPUs,
-		OS:       osXML{Type: "hvm"},
-		Features: &featuresXML{}, CPU: cpuOf(d.Type), Clock: &clockXML{Offset: "utc"},
-		// A guest that ends stays ended: it is replaced, not revived in an unknown state.
+		Type: d.Type, Name: d.Name, UUID: d.UUID, Memory: bytesXML{"bytes", d.MemoryBytes}, VCPU: d.CPUs,
+		Features: &featuresXML{ACPI: &struct{}{}, APIC: &struct{}{}}, Clock: &offsetXML{"utc"},
+		CPU:        &cpuXML{Mode: "host-passthrough"},
 		OnPoweroff: "destroy", OnReboot: "restart", OnCrash: "destroy",
-		Devices: devicesXML{
-			Disks: []diskXML{
-				// A full host pauses the machine, so that it shows. Blocks that the guest frees are given back.
-				volumeDisk("vda", sourceXML{Pool: d.Pool, Volume: d.Disk}, driverXML{Type: "qcow2", Discard: "unmap", ErrorPolicy: "stop"}),
-				volumeDisk("vdb", sourceXML{Pool: d.Pool, Volume: d.Seed}, driverXML{Type: "raw"}),
-			},
-			Interfaces: []interfaceXML{d.nic()},
-			Serials:    []serialXML{{Type: "pty"}},
-			Channels:   []channelXML{{Type: "unix", Target: targetXML{Type: "virtio", Name: "org.qemu.guest_agent.0"}}},
-			// Without it a guest may wait for entropy before its first TLS or SSH key.
-			RNGs: []rngXML{{Model: "virtio", Backend: backendXML{Model: "random", Path: "/dev/urandom"}}},
-		},
 	}
-	x.OS.Boot = append(x.OS.Boot, struct {
-		Dev string `xml:"dev,attr"`
-	}{"hd"})
-	x.Devices.Disks[1].ReadOnly = &emptyElem{}
-	if d.Metadata != (Metadata{}) {
-		x.Metadata = d.Metadata.element(d.UUID)
+	if d.Type == "qemu" {
+		x.CPU = &cpuXML{Mode: "custom", Match: "exact", Model: emulatedCPU}
 	}
-	return encode("domain", x)
-}
-
-func (d Domain) check() error {
-	for _, t := range []text{
-		{"the name", d.Name}, {"the UUID", d.UUID}, {"the type", d.Type}, {"the pool", d.Pool}, {"the disk", d.Disk},
-		{"the seed", d.Seed}, {"the MAC address", d.MAC},
-	} {
-		if t.value == "" {
-			return fmt.Errorf("%s is missing", t.name)
-		}
-		if err := checkTexts(t); err != nil {
-			return err
-		}
-	}
-	if (d.Network == "") == (d.Bridge == "") {
-		return errors.New("exactly one of network and bridge is needed")
-	}
-	if d.CPUs < 1 || d.MemoryBytes < 1 {
-		return errors.New("CPUs and memory must be positive")
-	}
-	if d.Metadata != (Metadata{}) && d.Metadata.Provider == "" {
-		return errors.New("the provider is missing")
-	}
-	return checkTexts(append(d.Metadata.texts(), text{"the network", d.Network}, text{"the bridge", d.Bridge})...)
-}
-
-func cpuOf(domainType string) *cpuXML {
-	switch domainType {
-	case TypeKVM:
-		return &cpuXML{Mode: "host-passthrough"}
-	case TypeQEMU:
-		return &cpuXML{Mode: "custom", Match: "exact", Model: "qemu64"}
-	}
-	return nil
-}
-
-func volumeDisk(dev string, source sourceXML, driver driverXML) diskXML {
-	driver.Name = "qemu"
-	return diskXML{Type: "volume", Device: "disk", Driver: driver, Source: source, Target: targetXML{Dev: dev, Bus: "virtio"}}
-}
-
-func (d Domain) nic() interfaceXML {
-	nic := interfaceXML{Type: "network", MAC: macXML{d.MAC}, Source: sourceXML{Network: d.Network}, Model: modelXML{"virtio"}}
+	m := d.Metadata
+	x.Metadata.Owners = []ownerXML{{
+		XMLName: xml.Name{Space: NamespacePrefix + m.Provider, Local: "owner"},
+		Class:   m.Class, ClusterID: m.ClusterID, Namespace: m.Namespace, Name: m.Name, UID: m.UID, Hash: m.Hash, Attempt: m.Attempt,
+		CreatedAt: m.CreatedAt.UTC().Format(time.RFC3339Nano),
+	}}
+	x.OS.Type, x.OS.Boot.Dev = "hvm", "hd"
+	x.Devices.Disks = []diskXML{volumeDisk(d.Pool, d.Disk, "qcow2", "vda"), volumeDisk(d.Pool, d.Seed, "raw", "vdb")}
+	x.Devices.Disks[0].Driver.Discard = "unmap"
+	x.Devices.Disks[1].ReadOnly = &struct{}{}
+	nic := interfaceXML{Type: "network"}
 	if d.Bridge != "" {
-		nic.Type, nic.Source = "bridge", sourceXML{Bridge: d.Bridge}
+		nic.Type = "bridge"
 	}
-	return nic
+	nic.MAC.Address, nic.Source.Network, nic.Source.Bridge, nic.Model.Type = d.MAC, d.Network, d.Bridge, "virtio"
+	x.Devices.Interfaces = []interfaceXML{nic}
+	x.Devices.Serial, x.Devices.Console = &serialXML{"pty"}, &serialXML{"pty"}
+	agent := channelXML{Type: "unix"}
+	agent.Target.Type, agent.Target.Name = "virtio", "org.qemu.guest_agent.0"
+	x.Devices.Channels = []channelXML{agent}
+	x.Devices.RNG = &rngXML{Model: "virtio"}
+	x.Devices.RNG.Backend.Model, x.Devices.RNG.Backend.Value = "random", "/dev/urandom"
+	out, err := xml.MarshalIndent(x, "", "  ")
+	if err != nil {
+		return "", fmt.Errorf("write the definition of a domain: %w", err)
+	}
+	return string(out), nil
 }
 
-// ParseDomain reads the definition of any domain. Of one that is not ours Metadata is zero and, where it is made otherwise,
-// other fields are as well. Only what is not a domain is an error: one strange machine must not hide all others of a host.
-func ParseDomain(definition string) (Domain, error) {
+func volumeDisk(pool, volume, format, target string) diskXML {
+	disk := diskXML{Type: "volume", Device: "disk", Driver: driverXML{Name: "qemu", Type: format}}
+	disk.Source.Pool, disk.Source.Volume = pool, volume
+	disk.Target.Dev, disk.Target.Bus = target, "virtio"
+	return disk
+}
+
+// ParseDomain reads a definition, of whatever machine; what is not there is empty. Of one without our metadata, Metadata is
+// zero.
+func ParseDomain(text string) (Domain, error) {
 	var x domainXML
-	if err := xml.Unmarshal([]byte(definition), &x); err != nil {
-		return Domain{}, fmt.Errorf("read the XML of a domain: %w", err)
+	if err := xml.Unmarshal([]byte(text), &x); err != nil {
+		return Domain{}, fmt.Errorf("read the definition of a domain: %w", err)
 	}
-	if x.Name == "" || x.UUID == "" {
-		return Domain{}, errors.New("read the XML of a domain: name or UUID is missing")
-	}
-	d := Domain{Name: x.Name, UUID: x.UUID, Type: x.Type, CPUs: x.CPUs, Metadata: x.Metadata.metadata(x.UUID)}
-	var err error
-	if d.MemoryBytes, err = x.Memory.bytes("memory of a domain", "KiB"); err != nil {
-		return Domain{}, err
-	}
+	d := Domain{Name: x.Name, UUID: x.UUID, Type: x.Type, CPUs: x.VCPU, MemoryBytes: x.Memory.Value * unitOf(x.Memory.Unit)}
 	for _, disk := range x.Devices.Disks {
-		switch {
-		case disk.Type != "volume" || disk.Device != "disk":
-		case disk.ReadOnly != nil && d.Seed == "":
-			d.Seed = disk.Source.Volume
-		case disk.ReadOnly == nil && d.Disk == "":
+		switch disk.Target.Dev {
+		case "vda":
 			d.Pool, d.Disk = disk.Source.Pool, disk.Source.Volume
+		case "vdb":
+			d.Seed = disk.Source.Volume
 		}
 	}
 	if len(x.Devices.Interfaces) > 0 {
 		nic := x.Devices.Interfaces[0]
-		d.MAC = strings.ToLower(nic.MAC.Address)
-		switch nic.Type {
-		case "network":
-			d.Network = nic.Source.Network
-		case "bridge":
+		d.MAC, d.Network = nic.MAC.Address, nic.Source.Network
+		if nic.Type == "bridge" {
 			d.Bridge = nic.Source.Bridge
 		}
 	}
+	for _, o := range x.Metadata.Owners {
+		if provider, ours := providerOf(o.XMLName); ours {
+			created, err := time.Parse(time.RFC3339Nano, o.CreatedAt)
+			if err != nil {
+				return Domain{}, fmt.Errorf("read the owner of a domain: %w", err)
+			}
+			d.Metadata = Metadata{
+				Provider: provider, Class: o.Class, ClusterID: o.ClusterID, Namespace: o.Namespace, Name: o.Name, UID: o.UID,
+				Hash: o.Hash, Attempt: o.Attempt, CreatedAt: created,
+			}
+			break
+		}
+	}
 	return d, nil
+}
+
+func providerOf(name xml.Name) (string, bool) {
+	if name.Local != "owner" || len(name.Space) <= len(NamespacePrefix) || name.Space[:len(NamespacePrefix)] != NamespacePrefix {
+		return "", false
+	}
+	return name.Space[len(NamespacePrefix):], true
+}
+
+// unitOf is libvirt's unit of memory in bytes. KiB is what it writes.
+func unitOf(unit string) int64 {
+	switch unit {
+	case "b", "bytes":
+		return 1
+	case "KB":
+		return 1000
+	case "MB":
+		return 1000 * 1000
+	case "GB":
+		return 1000 * 1000 * 1000
+	case "M", "MiB":
+		return 1 << 20
+	case "G", "GiB":
+		return 1 << 30
+	case "T", "TiB":
+		return 1 << 40
+	}
+	return 1 << 10
 }
