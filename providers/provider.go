@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/clock"
@@ -92,6 +93,11 @@ type Runtime struct {
 	Logger logr.Logger
 	// CacheDir may hold what can be fetched again; "" when there is none.
 	CacheDir string
+	// Secrets reads a Secret of the operator's namespace, for classes that name one for their credentials; nil where the
+	// manager may read none.
+	Secrets func(ctx context.Context, name string) (map[string][]byte, error)
+	// Registerer for metrics of the provider's own, which must bear being registered once per class; nil for none.
+	Registerer prometheus.Registerer
 }
 
 // Owner is the Proxy an instance belongs to. It is written on every instance, read back exactly, and is the only licence to

@@ -36,6 +36,8 @@ type Options struct {
 	Client    client.Client
 	Reader    client.Reader
 	Informers cache.Informers
+	// Secrets for the factory, see providers.Runtime.
+	Secrets func(ctx context.Context, name string) (map[string][]byte, error)
 	// CacheDir of the factory, for what can be fetched again.
 	CacheDir string
 	// ResolveCredentials, see instance.Options.
@@ -76,6 +78,7 @@ func NewSet(o Options, logger logr.Logger) (*providers.Set, error) {
 	runtime := providers.Runtime{
 		ClusterID: o.ClusterID, Clock: o.Clock, Logger: logger, CacheDir: o.CacheDir,
 		Client: o.Client, Reader: o.Reader, Informers: o.Informers, Namespaces: o.Namespaces,
+		Secrets: o.Secrets, Registerer: o.Registerer,
 	}
 	return providers.NewSet(o.Factory, runtime, guard.ForSet(o.Factory, o.Clock, metrics)), nil
 }

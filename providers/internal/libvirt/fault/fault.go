@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"crawl.example.com/egress-proxies-operator/providers"
+	"crawl.example.com/egress-proxies-operator/providers/internal/libvirt/host"
 	"crawl.example.com/egress-proxies-operator/providers/internal/libvirt/rpc"
 	"crawl.example.com/egress-proxies-operator/providers/internal/libvirt/sshdial"
 )
@@ -20,6 +21,8 @@ const (
 	messageNoVolume   = "a volume of the machine is missing on the host"
 	messageNoMemory   = "the host has no memory left for the machine"
 	messageDefinition = "the host refuses the definition of the machine: see domainType, machineTypes, network and bridge of the class"
+	messageOther      = "another machine answers under the address of the host: it was installed anew or replaced; restart the provider manager if that is right"
+	messageClosing    = "the provider of the class is closing"
 	messageLost       = "the connection to the host was lost or the host does not answer"
 	messageUnexpected = "the host has answered with an error, see the log of the provider manager"
 )
@@ -42,6 +45,12 @@ func Classify(op string, err error) error {
 			reason = providers.Auth
 		}
 		return providers.NewError(reason, op, refused.Kind.Message(), err)
+	}
+	switch {
+	case errors.Is(err, host.ErrOtherMachine):
+		return providers.NewError(providers.Unavailable, op, messageOther, err)
+	case errors.Is(err, host.ErrClosed):
+		return providers.NewError(providers.Unavailable, op, messageClosing, err)
 	}
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || rpc.CodeOf(err) == 0 {
 		return providers.NewError(providers.Unavailable, op, messageLost, err)
