@@ -78,7 +78,7 @@ new() {
 		  "socket": "/run/libvirt/libvirt-sock",
 		  "uri": "qemu:///system",
 		  "pool": "egress",
-		  "poolDir": "$dir/var-lib-libvirt/images/egress",
+		  "poolPath": "/var/lib/libvirt/images/egress",
 		  "network": "egress",
 		  "networkPrefix": "10.78.$index.0/24",
 		  "bridge": "br0",

@@ -39,9 +39,9 @@ type Host struct {
 	KnownHostsFile string `json:"knownHostsFile"`
 	Socket         string `json:"socket"`
 	URI            string `json:"uri"`
-	// Pool is the name of the storage pool, PoolDir its folder as the test sees it.
-	Pool    string `json:"pool"`
-	PoolDir string `json:"poolDir"`
+	// Pool is the name of the storage pool, PoolPath its folder on the host.
+	Pool     string `json:"pool"`
+	PoolPath string `json:"poolPath"`
 	// Network is of libvirt and knows its leases; Bridge is one on which another DHCP server answers. The prefixes are theirs.
 	Network       string `json:"network"`
 	NetworkPrefix string `json:"networkPrefix"`
@@ -104,24 +104,16 @@ func (h Host) Virsh(t testing.TB, command ...string) string {
 	return h.Exec(t, append([]string{"virsh", "-q", "-c", h.URI}, command...)...)
 }
 
-// Domains are the names of all domains, running or not, and Files the names in the pool's folder.
+// Domains are the names of all domains, running or not.
 func (h Host) Domains(t testing.TB) []string {
 	t.Helper()
 	return strings.Fields(h.Virsh(t, "list", "--all", "--name"))
 }
 
-// Files are the names in the pool's folder.
+// Files are the names in the pool's folder, one of which must not have a line break.
 func (h Host) Files(t testing.TB) []string {
 	t.Helper()
-	entries, err := os.ReadDir(h.PoolDir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	names := make([]string, 0, len(entries))
-	for _, entry := range entries {
-		names = append(names, entry.Name())
-	}
-	return names
+	return strings.FieldsFunc(h.Exec(t, "ls", "-A", h.PoolPath), func(r rune) bool { return r == '\n' })
 }
 
 // MiniImage is the file of an image that is up in seconds, with a forward proxy on port 3128 that shows its seed, and what
