@@ -197,7 +197,7 @@ func (m *managers) newCore(ctx context.Context) (ctrl.Manager, error) {
 			Leases: allocator, LeaseChanges: allocator.LeaseChanges(), Clock: realClock,
 		}),
 		providerclass.Add(ctx, mgr, providerclass.Options{ControllerName: options.ControllerName}),
-		proxypool.Add(ctx, mgr, proxypool.Options{Leases: allocator, Clock: realClock}),
+		proxypool.Add(ctx, mgr, proxypool.Options{Leases: allocator, LeaseChanges: allocator.LeaseChanges(), Clock: realClock}),
 		proxylease.Add(mgr, proxylease.Options{Allocator: allocator, Clock: realClock}),
 	)
 }

@@ -193,7 +193,7 @@ func newCoreManager(ctx context.Context, c *core) (ctrl.Manager, error) {
 			Leases: allocator, LeaseChanges: allocator.LeaseChanges(), Clock: realClock,
 		}),
 		providerclass.Add(ctx, mgr, providerclass.Options{ControllerName: c.ControllerName, Clock: realClock}),
-		proxypool.Add(ctx, mgr, proxypool.Options{Leases: allocator, Clock: realClock, Registerer: metrics.Registry}),
+		proxypool.Add(ctx, mgr, proxypool.Options{Leases: allocator, LeaseChanges: allocator.LeaseChanges(), Clock: realClock, Registerer: metrics.Registry}),
 		proxylease.Add(mgr, proxylease.Options{Allocator: allocator, Clock: realClock}),
 	); err != nil {
 		return nil, err

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -180,6 +181,9 @@ func TestOrphanedMembersBecomeOrdinaryProxies(t *testing.T) {
 		return true
 	}
 	waitFor(t, "ordinary proxies", ordinary)
+	waitFor(t, "the pool to be gone", func() bool {
+		return apierrors.IsNotFound(f.env.Client.Get(t.Context(), client.ObjectKeyFromObject(pool), &v1alpha1.ProxyPool{}))
+	})
 	namesake := f.pool("eu", 1, 0, nil)
 	f.settled(namesake, 1)
 	scale(t, f.env, namesake, 0)

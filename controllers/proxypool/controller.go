@@ -25,12 +25,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
 	"crawl.example.com/egress-proxies-operator/internal/tracing"
 )
 
 const controllerName = "proxypool"
+
+var poolKind = v1alpha1.SchemeGroupVersion.WithKind("ProxyPool")
 
 // indexOwner is the cache's index of Proxies by the UID of their controller.
 const indexOwner = "proxypool.metadata.controller.uid"
@@ -40,6 +43,8 @@ const indexOwner = "proxypool.metadata.controller.uid"
 type Leases interface {
 	// CountLeases that hold a proxy.
 	CountLeases(proxyUID types.UID) (leases int, known bool)
+	// Emptied tells of a proxy that is asked to drain whether it has no lease and, because leasing knows of it, gets none.
+	Emptied(proxy types.NamespacedName, uid types.UID) bool
 	// PoolCounts are the leases that proxies of a pool carry, and those that wait for one.
 	PoolCounts(namespace, pool string) (leased, pending int32, known bool)
 }
@@ -48,7 +53,9 @@ type Leases interface {
 type Options struct {
 	// Leases; nil counts none.
 	Leases Leases
-	Clock  clock.PassiveClock
+	// LeaseChanges names proxies that are asked to drain and became empty, to end a drain without delay. May be nil.
+	LeaseChanges <-chan event.TypedGenericEvent[types.NamespacedName]
+	Clock        clock.PassiveClock
 	// Registerer of the metrics; nil for none.
 	Registerer prometheus.Registerer
 }
@@ -62,6 +69,7 @@ type Reconciler struct {
 	Recorder  events.EventRecorder
 
 	memories memories
+	failures failures
 	reports  reports
 	demand   *prometheus.GaugeVec
 }
@@ -77,14 +85,16 @@ func Add(ctx context.Context, mgr manager.Manager, o Options) error {
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.Proxy{}, indexOwner, byOwner); err != nil {
 		return fmt.Errorf("index proxies by %s: %w", indexOwner, err)
 	}
-	err := ctrl.NewControllerManagedBy(mgr).Named(controllerName).
+	b := ctrl.NewControllerManagedBy(mgr).Named(controllerName).
 		For(&v1alpha1.ProxyPool{}, builder.WithPredicates(predicate.Funcs{UpdateFunc: poolChanged})).
 		Owns(&v1alpha1.Proxy{}, builder.WithPredicates(predicate.Funcs{UpdateFunc: memberChanged})).
 		// Those who lost their pool while nobody was looking, and whose pool may be gone, are brought up by nobody else.
 		Watches(&v1alpha1.Proxy{}, handler.EnqueueRequestsFromMapFunc(formerPool)).
-		Watches(&v1alpha1.ProxyLease{}, r.leaseHandler(), builder.WithPredicates(predicate.Funcs{UpdateFunc: leaseReported})).
-		Complete(tracing.Reconciler(controllerName, r))
-	if err != nil {
+		Watches(&v1alpha1.ProxyLease{}, r.leaseHandler(), builder.WithPredicates(predicate.Funcs{UpdateFunc: leaseReported}))
+	if o.LeaseChanges != nil {
+		b = b.WatchesRawSource(source.TypedChannel(o.LeaseChanges, handler.TypedEnqueueRequestsFromMapFunc(r.poolOf)))
+	}
+	if err := b.Complete(tracing.Reconciler(controllerName, r)); err != nil {
 		return fmt.Errorf("add the %s controller: %w", controllerName, err)
 	}
 	return nil
@@ -100,6 +110,20 @@ func byOwner(object client.Object) []string {
 		}
 	}
 	return nil
+}
+
+// poolOf is the pool whose member a proxy is.
+func (r *Reconciler) poolOf(ctx context.Context, proxy types.NamespacedName) []reconcile.Request {
+	px := &v1alpha1.Proxy{}
+	if err := r.Client.Get(ctx, proxy, px); err != nil {
+		// Gone, or to be read again: the pool looks at its members' leases every countInterval anyway.
+		return nil
+	}
+	owner := metav1.GetControllerOfNoCopy(px)
+	if owner == nil || owner.Kind != poolKind.Kind {
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: px.Namespace, Name: owner.Name}}}
 }
 
 // formerPool is the pool that a proxy still seems to be a member of.
@@ -148,6 +172,6 @@ func memberChanged(e event.UpdateEvent) bool {
 		!maps.Equal(before.Labels, after.Labels) ||
 		(!maps.Equal(before.Annotations, after.Annotations) && !maps.Equal(annotations(before), annotations(after))) ||
 		waitsForCapacity(before) != waitsForCapacity(after) ||
-		refusal(before) != refusal(after) ||
+		refusal(before) != refusal(after) || unreadiness(before) != unreadiness(after) ||
 		!equality.Semantic.DeepEqual(before.OwnerReferences, after.OwnerReferences)
 }

@@ -26,6 +26,7 @@ func (r *Reconciler) create(ctx context.Context, mem *memory, pool *v1alpha1.Pro
 		n := min(batch, len(rest))
 		err = untilError(rest[:n], maxBatch, func(name string) error {
 			px := newProxy(pool, name, plan.Status.UpdateRevision)
+			markServed(px, pool, r.Clock.Now())
 			outcome, err := r.createMember(ctx, pool, px)
 			mu.Lock()
 			defer mu.Unlock()

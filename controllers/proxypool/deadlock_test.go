@@ -8,7 +8,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
@@ -81,25 +80,6 @@ func TestOnReleaseScalesDown(t *testing.T) {
 	plan := MakePlan(Input{Pool: pool, Members: list, Now: start, Leases: leased(1)})
 	if len(plan.Drains) != 2 || plan.Drains[0].Reason != reasonScaleDown {
 		t.Errorf("%d of 10 are drained, want 2 for the scale", len(plan.Drains))
-	}
-}
-
-// Who pauses a rollout loses nothing that is available: the successor goes that is not there yet.
-func TestPausingKeepsWhatIsAvailable(t *testing.T) {
-	pool := newPool(4)
-	zero, one := intstr.FromInt32(0), intstr.FromInt32(1)
-	pool.Spec.Strategy = &v1alpha1.PoolStrategy{MaxSurge: &one, MaxUnavailable: &zero}
-	pool.Spec.MinReadySeconds, pool.Spec.Paused = new(int32(600)), new(true)
-	list := members(pool, 5, ready)
-	for i := range 4 {
-		list[i] = memberOf(pool, list[i].Name, ready, old)
-		for j := range list[i].Status.Conditions {
-			list[i].Status.Conditions[j].LastTransitionTime = metav1.NewTime(start.Add(-time.Hour))
-		}
-	}
-	plan := MakePlan(Input{Pool: pool, Members: list, Now: start})
-	if plan.Status.Available != 4 || len(plan.Deletes) != 1 || plan.Deletes[0].Proxy != list[4] {
-		t.Errorf("%d are available, and %v go", plan.Status.Available, plan.Deletes)
 	}
 }
 

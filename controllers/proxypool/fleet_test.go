@@ -112,7 +112,7 @@ func (f *fleet) startCore() {
 		Leases: f.allocator, LeaseChanges: f.allocator.LeaseChanges(), Clock: realClock,
 	}))
 	f.must(providerclass.Add(f.t.Context(), mgr, providerclass.Options{ControllerName: v1alpha1.DefaultControllerName, Clock: realClock}))
-	f.must(Add(f.t.Context(), mgr, Options{Leases: f.allocator, Clock: realClock, Registerer: f.metrics}))
+	f.must(Add(f.t.Context(), mgr, Options{Leases: f.allocator, LeaseChanges: f.allocator.LeaseChanges(), Clock: realClock, Registerer: f.metrics}))
 	f.must(proxylease.Add(mgr, proxylease.Options{Allocator: f.allocator, Clock: realClock}))
 	f.start(mgr)
 }

@@ -20,6 +20,9 @@ import (
 // leaves the template leaves the member too, and what a person added stays.
 const annotationPoolKeys = v1alpha1.GroupName + "/pool-keys"
 
+// annotationAfterTime on a member is the spec.rollout.afterTime that had come when it was made.
+const annotationAfterTime = v1alpha1.GroupName + "/after-time"
+
 // Prefixes within annotationPoolKeys.
 const (
 	keyLabel      = "labels/"
@@ -37,14 +40,18 @@ type member struct {
 	// unhealthySince is since when it runs and does not work; zero when it does.
 	unhealthySince time.Time
 	// leaving members are being deleted or are asked to drain; they do not count as replicas.
-	leaving   bool
-	deleting  bool
-	ready     bool
-	available bool
-	leases    int
-	reports   []Report
-	cooling   int
-	cost      int
+	leaving  bool
+	deleting bool
+	// patient members are asked by the pool to drain, without a deadline; kept ones, by the pool too, and it takes them back.
+	patient, kept bool
+	ready         bool
+	available     bool
+	leases        int
+	// emptied members have no leases and get none any more.
+	emptied bool
+	reports []Report
+	cooling int
+	cost    int
 	// trouble orders members that do not work: lower goes first.
 	trouble trouble
 }
@@ -79,6 +86,10 @@ func (in *Input) newMember(px *v1alpha1.Proxy, updateRevision string) member {
 	if in.Leases != nil {
 		m.leases = in.Leases(px.UID)
 	}
+	if request := m.drainedByPool(); request != nil && !m.deleting {
+		m.patient = request.DeadlineTime == nil
+	}
+	m.emptied = m.leaving && m.leases == 0 && (in.Emptied == nil || in.Emptied(px))
 	if recycle := in.Pool.Spec.Recycle; in.Reports != nil && recycle != nil && recycle.AfterReports != nil {
 		m.reports = in.Reports(px.UID)
 	}
@@ -102,9 +113,34 @@ func outOfDate(px *v1alpha1.Proxy) bool {
 
 // restarted tells whether spec.rollout.afterTime asks for a younger proxy.
 func (in *Input) restarted(px *v1alpha1.Proxy) bool {
-	rollout := in.Pool.Spec.Rollout
-	return rollout != nil && rollout.AfterTime != nil && !rollout.AfterTime.After(in.Now) &&
-		!px.CreationTimestamp.IsZero() && px.CreationTimestamp.Before(rollout.AfterTime)
+	after := afterTime(in.Pool, in.Now)
+	if after == nil || px.CreationTimestamp.IsZero() || !px.CreationTimestamp.Before(after) {
+		return false
+	}
+	served, err := time.Parse(time.RFC3339, px.Annotations[annotationAfterTime])
+	// What is no time counts as none.
+	return err != nil || served.Before(after.Time)
+}
+
+// afterTime is spec.rollout.afterTime once it has come; nil before, and when there is none.
+func afterTime(pool *v1alpha1.ProxyPool, now time.Time) *metav1.Time {
+	rollout := pool.Spec.Rollout
+	if rollout == nil || rollout.AfterTime == nil || rollout.AfterTime.After(now) {
+		return nil
+	}
+	return rollout.AfterTime
+}
+
+// markServed writes on a member that is made which afterTime had come by then.
+//
+// Whether it has come is judged by the clock of this manager, and when a member was made by that of the API server, in whole
+// seconds. With the first one ahead, members made because of it look older than it, and would be replaced again and again
+// until the other clock has come there. To wait for that needs a bound for the difference, which nobody knows; so a member
+// says itself what it was made for, and is no younger for any later afterTime.
+func markServed(px *v1alpha1.Proxy, pool *v1alpha1.ProxyPool, now time.Time) {
+	if after := afterTime(pool, now); after != nil {
+		px.Annotations[annotationAfterTime] = after.UTC().Format(time.RFC3339)
+	}
 }
 
 func (in *Input) minReady() time.Duration { return seconds(in.Pool.Spec.MinReadySeconds, 0) }
@@ -117,16 +153,23 @@ func seconds(value *int32, fallback time.Duration) time.Duration {
 }
 
 // compareVictims orders members by how little is lost when they go: unleased before leased, then as the user's
-// deletion-cost says, then what does not work or not for long enough yet, then old revisions, then what is cooling for the most targets, then the
-// newest. Names break ties, so that the same view gives the same victims. Members that are leaving are none: they go
-// already.
-func compareVictims(a, b member) int {
+// deletion-cost says, then what does not work or not for long enough yet, then old revisions, then what is cooling for the
+// most targets, then the newest. Names break ties, so that the same view gives the same victims. Members that are leaving
+// are none: they go already.
+//
+// In a paused pool old revisions come last: their successors are one too many, and to give up the old one for them would be
+// what pausing forbids.
+func (p *planner) compareVictims(a, b member) int {
+	old := -compareBool(a.stale || a.due != "", b.stale || b.due != "")
+	if p.paused() {
+		old = -old
+	}
 	return cmp.Or(
 		cmp.Compare(min(a.leases, 1), min(b.leases, 1)),
 		cmp.Compare(a.cost, b.cost),
 		cmp.Compare(a.trouble, b.trouble),
 		compareBool(a.available, b.available),
-		-compareBool(a.stale || a.due != "", b.stale || b.due != ""),
+		old,
 		-cmp.Compare(a.cooling, b.cooling),
 		cmp.Compare(a.leases, b.leases),
 		b.CreationTimestamp.Compare(a.CreationTimestamp.Time),
@@ -150,7 +193,7 @@ func newProxy(pool *v1alpha1.ProxyPool, name, revision string) *v1alpha1.Proxy {
 	px := &v1alpha1.Proxy{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: pool.Namespace, Name: name,
-			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(pool, v1alpha1.SchemeGroupVersion.WithKind("ProxyPool"))},
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(pool, poolKind)},
 		},
 		Spec: v1alpha1.ProxySpec{
 			Mode: v1alpha1.ModeManaged, ProxyTemplateSpec: *pool.Spec.Template.Spec.DeepCopy(),

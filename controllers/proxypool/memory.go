@@ -42,8 +42,6 @@ type memory struct {
 	// refused is why the last create was not taken, and unchanged why the last update of a member was not; "" once they were,
 	// or when there is nothing of the kind to do.
 	refused, unchanged string
-	// failures in a row, of all that a plan does.
-	failures int
 	// blocked are names held by something else, and until when that is believed.
 	blocked map[string]time.Time
 	// countedTime is when leases were last counted for the status.

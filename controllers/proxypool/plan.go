@@ -49,6 +49,9 @@ type Input struct {
 	Refused string
 	// Leases that hold a member; nil when nobody counts them.
 	Leases func(types.UID) int
+	// Emptied tells of a member without leases that is asked to drain whether leasing knows and so will grant none; nil when
+	// nobody grants any.
+	Emptied func(*v1alpha1.Proxy) bool
 	// Reports on a member; nil when nobody takes them in.
 	Reports func(types.UID) []Report
 	// Counts of the pool as a whole, for the status.
@@ -80,6 +83,8 @@ type Update struct {
 	Ops   []objpatch.Op
 	// Reason of a drain.
 	Reason string
+	// Patient drains have no deadline.
+	Patient bool
 }
 
 // planner is the state of one MakePlan.
@@ -90,6 +95,10 @@ type planner struct {
 	surge    int
 	// unavailable is how many replicas may be missing during a rollout.
 	unavailable int
+	// unhealthy is how many members run and do not work.
+	unhealthy int
+	// held: the limit keeps the pool from making members that it lacks.
+	held bool
 
 	all    []member
 	active []member // not leaving
@@ -103,6 +112,7 @@ func MakePlan(in Input) Plan {
 	if in.Pool.DeletionTimestamp.IsZero() {
 		p.finishDrains()
 		p.scaleAndRoll()
+		p.takeBack()
 		p.propagate()
 	}
 	p.setStatus()
@@ -118,12 +128,21 @@ func newPlanner(in Input) *planner {
 	for _, px := range in.Members {
 		m := p.in.newMember(px, p.revision)
 		p.all = append(p.all, m)
-		if !m.leaving {
-			p.active = append(p.active, m)
+		if !m.leaving && !m.unhealthySince.IsZero() {
+			p.unhealthy++
 		}
 	}
-	p.markDue()
-	slices.SortFunc(p.active, compareVictims)
+	for i := range p.all {
+		m := &p.all[i]
+		if !m.leaving || m.patient {
+			m.due = p.whyDue(m)
+		}
+		p.keep(m)
+		if !m.leaving {
+			p.active = append(p.active, *m)
+		}
+	}
+	slices.SortFunc(p.active, p.compareVictims)
 	return p
 }
 
@@ -162,6 +181,9 @@ func (p *planner) scaleAndRoll() {
 	if p.due() && p.replicas > 0 {
 		room += min(p.surge, p.successors())
 	}
+	if len(p.active) >= p.replicas {
+		p.dropForeign()
+	}
 	switch surplus := len(p.active) - room; {
 	case surplus > 0:
 		p.remove(p.active[:surplus], reasonScaleDown)
@@ -175,7 +197,9 @@ func (p *planner) scaleAndRoll() {
 // grow adds n members: those that are being drained come first, then new ones.
 func (p *planner) grow(n int) {
 	n -= p.undrain(n)
-	n = min(n, p.limit()-len(p.all))
+	if room := p.limit() - len(p.all); n > room {
+		n, p.held = room, true
+	}
 	if n <= 0 || p.successorsWait() {
 		return
 	}
@@ -215,21 +239,14 @@ func (p *planner) roll() {
 	working := available - least
 	for _, m := range due {
 		switch {
-		case !p.mayReplace(m):
 		case !m.available && broken > 0:
 			broken--
-			p.remove([]member{m}, m.due)
+			p.replace(m)
 		case m.available && working > 0:
 			working--
-			p.remove([]member{m}, m.due)
+			p.replace(m)
 		}
 	}
-}
-
-// mayReplace: with OnRelease a member that works goes when its last lease has ended.
-func (p *planner) mayReplace(m member) bool {
-	strategy := p.in.Pool.Spec.Strategy
-	return strategy == nil || strategy.Type != v1alpha1.StrategyOnRelease || m.leases == 0 || p.sick(&m)
 }
 
 func (p *planner) propagate() {

@@ -207,7 +207,7 @@ func TestA41_P2_ScaleDownOrder(t *testing.T) {
 	for keep := range len(list) {
 		pool.Spec.Replicas = new(int32(keep))
 		// "old" makes it a rollout, whose surge would keep some; scaling alone is what is tested.
-		pool.Spec.Paused = new(true)
+		pool.Spec.Strategy = &v1alpha1.PoolStrategy{MaxSurge: new(intstr.FromInt32(0)), MaxUnavailable: new(intstr.FromInt32(1))}
 		shuffled := slices.Clone(list)
 		slices.Reverse(shuffled)
 		var want []string

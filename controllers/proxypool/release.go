@@ -2,6 +2,7 @@ package proxypool
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -36,6 +37,7 @@ func (r *Reconciler) release(ctx context.Context, pool types.NamespacedName) err
 	if err := r.Client.List(ctx, list, client.InNamespace(pool.Namespace), client.MatchingFields{indexOwner: formerly + pool.Name}); err != nil {
 		return fmt.Errorf("list former members of pool %s: %w", pool, err)
 	}
+	var errs []error
 	for i := range list.Items {
 		px := &list.Items[i]
 		if formerMember(px) != pool.Name {
@@ -49,13 +51,15 @@ func (r *Reconciler) release(ctx context.Context, pool types.NamespacedName) err
 		if requests := slices.DeleteFunc(slices.Clone(px.Spec.DrainRequests), byPool); len(requests) < len(px.Spec.DrainRequests) {
 			ops = append(ops, objpatch.Set("/spec/drainRequests", requests))
 		}
-		if _, ok := annotations[annotationPoolKeys]; ok {
-			delete(annotations, annotationPoolKeys)
+		delete(annotations, annotationPoolKeys)
+		delete(annotations, annotationAfterTime)
+		if len(annotations) < len(px.Annotations) {
 			ops = append(ops, objpatch.Set("/metadata/annotations", annotations))
 		}
 		if err := objpatch.Apply(ctx, r.Client, px, ops...); err != nil && !apierrors.IsNotFound(err) {
-			return fmt.Errorf("release former member %s of pool %s: %w", px.Name, pool, err)
+			// One that is refused keeps no other.
+			errs = append(errs, fmt.Errorf("release former member %s of pool %s: %w", px.Name, pool, err))
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }

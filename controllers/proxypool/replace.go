@@ -21,32 +21,31 @@ const (
 	DefaultMaxUnhealthy = "40%"
 )
 
-// markDue says of each active member whether it is to be replaced.
-func (p *planner) markDue() {
+// whyDue is why a member is to be replaced; "" when it is not.
+func (p *planner) whyDue(m *member) string {
 	spec := &p.in.Pool.Spec
-	if spec.Paused != nil && *spec.Paused {
-		return
+	switch {
+	case p.paused():
+		return ""
+	case m.stale:
+		return reasonRollout
+	case !p.calm():
+		// It is the probe target or the uplink that is down, and successors would be no better.
+		return ""
+	case p.sick(m):
+		return reasonUnhealthy
+	case m.badlyReported(spec.Recycle, p.in.Now):
+		return reasonReported
+	case passed(m.bestBefore(spec.Recycle), p.in.Now):
+		return reasonMaxAge
 	}
-	calm := p.calm()
-	for i := range p.active {
-		m := &p.active[i]
-		switch {
-		case m.stale:
-			m.due = reasonRollout
-		case !calm:
-			// It is the probe target or the uplink that is down, and successors would be no better.
-		case p.sick(m):
-			m.due = reasonUnhealthy
-		case m.badlyReported(spec.Recycle, p.in.Now):
-			m.due = reasonReported
-		case passed(m.bestBefore(spec.Recycle), p.in.Now):
-			m.due = reasonMaxAge
-		}
-	}
+	return ""
 }
 
+func (p *planner) paused() bool { return p.in.Pool.Spec.Paused != nil && *p.in.Pool.Spec.Paused }
+
 // calm: not so many are unhealthy that it must be something else.
-func (p *planner) calm() bool { return p.unhealthy() <= p.maxUnhealthy() }
+func (p *planner) calm() bool { return p.unhealthy <= p.maxUnhealthy() }
 
 // sick tells whether a member has been unhealthy for longer than it may, of whatever template it is.
 func (p *planner) sick(m *member) bool {
@@ -55,17 +54,6 @@ func (p *planner) sick(m *member) bool {
 
 // passed tells whether a moment has come; the zero one never does.
 func passed(moment, now time.Time) bool { return !moment.IsZero() && !now.Before(moment) }
-
-// unhealthy is how many members run and do not work.
-func (p *planner) unhealthy() int {
-	n := 0
-	for _, m := range p.active {
-		if !m.unhealthySince.IsZero() {
-			n++
-		}
-	}
-	return n
-}
 
 func (p *planner) maxUnhealthy() int {
 	if remediation := p.in.Pool.Spec.Remediation; remediation != nil {
@@ -127,7 +115,7 @@ func (p *planner) due() bool {
 // setRemediationAllowed says whether recycling and remediation go on, where the pool asks for them.
 func (p *planner) setRemediationAllowed() {
 	spec := &p.in.Pool.Spec
-	switch n, most := p.unhealthy(), p.maxUnhealthy(); {
+	switch n, most := p.unhealthy, p.maxUnhealthy(); {
 	case spec.Recycle == nil && spec.Remediation == nil:
 		meta.RemoveStatusCondition(&p.plan.Status.Conditions, v1alpha1.ConditionRemediationAllowed)
 	case n > most:

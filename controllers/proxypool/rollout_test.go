@@ -9,7 +9,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	"pgregory.net/rapid"
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
@@ -158,21 +157,6 @@ func TestA42_P6_BrokenTemplateStopsAtTheBudgetAndRollsBack(t *testing.T) {
 	}
 	if w.made > 4+2 {
 		t.Errorf("rolling forth and back made %d proxies", w.made)
-	}
-}
-
-func TestOnReleaseWaitsForTheLease(t *testing.T) {
-	w := newWorld(2, 1)
-	w.pool.Spec.Strategy = &v1alpha1.PoolStrategy{
-		Type: v1alpha1.StrategyOnRelease, MaxSurge: new(intstr.FromInt32(0)), MaxUnavailable: new(intstr.FromInt32(1)),
-	}
-	w.pool.Spec.Template.Spec.Port = 8080
-	if plan := w.step(); plan.acts() {
-		t.Fatalf("leased proxies are touched: %+v", plan.Deletes)
-	}
-	w.leases[w.members[1].UID] = 0
-	if got := deletedNames(w.step()); len(got) != 1 || got[0] != w.members[1].Name {
-		t.Errorf("deletes %v, want the released one", got)
 	}
 }
 

@@ -91,10 +91,10 @@ func (p *planner) setConditions(c counts, complete bool) {
 		return
 	}
 	if complete {
-		p.set(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonReplicasReady, "All %d proxies are up to date and available.", p.replicas)
+		p.set(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonReplicasReady, "All %d proxies are up to date and available.%s", p.replicas, p.besides())
 	} else {
 		p.set(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonReplicasNotReady,
-			"%d of %d proxies are up to date and available; %d exist.%s", c.updatedAvailable, p.replicas, len(p.active), p.refusedMember())
+			"%d of %d proxies are up to date and available; %d exist.%s%s", c.updatedAvailable, p.replicas, len(p.active), p.obstacle(), p.besides())
 	}
 	if least := max(p.replicas-p.unavailable, 0); c.available >= least {
 		p.set(v1alpha1.ConditionAvailable, metav1.ConditionTrue, v1alpha1.ReasonMinimumAvailable, "At least %d proxies are available.", least)
@@ -107,43 +107,15 @@ func (p *planner) setConditions(c counts, complete bool) {
 	p.setQuotaExceeded()
 }
 
-// refusedMember names one of the members that are not made because of what the template says, with the field; "" when there
-// is none. The others most likely say the same.
-func (p *planner) refusedMember() string {
-	name, text := "", ""
-	for _, m := range p.active {
-		if reason := refusal(m.Proxy); reason != "" && (name == "" || m.Name < name) {
-			name, text = m.Name, reason
-		}
-	}
-	switch {
-	case name != "":
-		return fmt.Sprintf(" Proxy %s: %s", name, text)
-	case p.in.Refused != "":
-		return " " + p.in.Refused
-	}
-	return ""
-}
-
-// refusal is why a proxy that has no instance is not given one; "" when nobody refuses.
-func refusal(px *v1alpha1.Proxy) string {
-	accepted := meta.FindStatusCondition(px.Status.Conditions, v1alpha1.ConditionAccepted)
-	if accepted != nil && accepted.Status == metav1.ConditionFalse {
-		return accepted.Message
-	}
-	provisioned := meta.FindStatusCondition(px.Status.Conditions, v1alpha1.ConditionProvisioned)
-	if px.Status.Phase == v1alpha1.PhaseFailed && provisioned != nil && provisioned.Status == metav1.ConditionFalse {
-		return provisioned.Message
-	}
-	return ""
-}
-
 func (p *planner) setProgressing(c counts, complete bool) {
 	deadline := seconds(p.in.Pool.Spec.ProgressDeadlineSeconds, DefaultProgressDeadline)
 	stale := c.updated < len(p.active)
 	switch {
 	case complete && c.due > 0:
 		p.set(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonRecycling, "Proxies are being replaced for their age or health.")
+		return
+	case complete && c.draining > 0:
+		p.set(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonComplete, "Nothing is left to do but to wait for those that drain: %d.", c.draining)
 		return
 	case complete:
 		p.set(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonComplete, "Nothing is left to do.")
@@ -172,7 +144,8 @@ func (p *planner) waitsForLeases() bool {
 		}
 	}
 	return slices.ContainsFunc(p.all, func(m member) bool {
-		return m.leaving && m.leases > 0 && p.in.Now.Before(m.emptyBy())
+		end := record.EmptyBy(m.Proxy)
+		return m.leaving && m.leases > 0 && (m.patient && end.IsZero() || p.in.Now.Before(end))
 	})
 }
 
@@ -220,16 +193,17 @@ func (p *planner) setRecheck() {
 		if ready := meta.FindStatusCondition(m.Status.Conditions, v1alpha1.ConditionReady); m.ready && !m.available && ready != nil {
 			in(ready.LastTransitionTime.Add(p.in.minReady()).Sub(p.in.Now))
 		}
-		for _, moment := range []time.Time{m.unhealthyUntil(p.in.Pool.Spec.Remediation), m.bestBefore(p.in.Pool.Spec.Recycle)} {
-			if !moment.IsZero() {
-				in(moment.Sub(p.in.Now))
-			}
+		if age := m.bestBefore(p.in.Pool.Spec.Recycle); !age.IsZero() {
+			in(age.Sub(p.in.Now))
 		}
 	}
 	if rollout := p.in.Pool.Spec.Rollout; rollout != nil && rollout.AfterTime != nil {
 		in(rollout.AfterTime.Sub(p.in.Now))
 	}
 	for _, m := range p.all {
+		if sick := m.unhealthyUntil(p.in.Pool.Spec.Remediation); (!m.leaving || m.patient) && !sick.IsZero() {
+			in(sick.Sub(p.in.Now))
+		}
 		if m.leaving && !m.deleting {
 			if deadline := record.DrainDeadline(m.Proxy); !deadline.IsZero() {
 				in(deadline.Add(drainGrace).Sub(p.in.Now))

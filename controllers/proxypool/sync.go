@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -32,11 +33,6 @@ const (
 	// unknownLeasesRequeue is how soon a pool that must delete something asks again for the leases, while leasing recovers
 	// them after a restart. Until then nothing is deleted: it could be the wrong one.
 	unknownLeasesRequeue = time.Second
-	// conflictRequeue is how soon a decision on outdated data is made again.
-	conflictRequeue = 100 * time.Millisecond
-	// refusedRequeue is how rarely what the API server refuses is tried again, after maxDoublings of conflictRequeue.
-	refusedRequeue = 10 * time.Second
-	maxDoublings   = 7
 	// listPage bounds one answer of the API server. Unit: objects.
 	listPage = 500
 )
@@ -60,38 +56,56 @@ var (
 	errOutdated = errors.New("the pool has changed")
 )
 
-// Reconcile brings one pool a step on and writes its status.
+// Reconcile brings one pool a step on and writes its status. It tries again by itself what fails, ever more rarely.
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	if err := r.release(ctx, req.NamespacedName); apierrors.IsConflict(err) {
-		return reconcile.Result{RequeueAfter: conflictRequeue}, nil
-	} else if err != nil {
-		return reconcile.Result{}, err
+	// A former member that cannot be released is not the pool's fault, which goes on without it.
+	releaseErr := r.release(ctx, req.NamespacedName)
+	next, err := r.bringOn(ctx, req.NamespacedName)
+	if err = errors.Join(releaseErr, err); err == nil {
+		r.failures.forget(req.NamespacedName)
+		return reconcile.Result{RequeueAfter: next}, nil
 	}
-	pool := &v1alpha1.ProxyPool{}
-	if err := r.Client.Get(ctx, req.NamespacedName, pool); err != nil {
-		if apierrors.IsNotFound(err) {
-			r.memories.forget(req.NamespacedName)
-			r.forgetDemand(req.NamespacedName)
-			r.reports.forget(req.NamespacedName)
-			return reconcile.Result{}, nil
-		}
-		return reconcile.Result{}, fmt.Errorf("get pool %s: %w", req.NamespacedName, err)
+	retry := r.failures.next(req.NamespacedName)
+	if outdated(err) {
+		log.FromContext(ctx).V(1).Info("A pool was looked at with outdated data; tried again", "reason", err.Error(), "after", retry)
+	} else {
+		log.FromContext(ctx).Error(err, "A pool could not be brought on as planned; tried again", "after", retry)
 	}
-	result, err := r.sync(ctx, pool)
-	switch {
-	case apierrors.IsNotFound(err):
-		return reconcile.Result{}, nil
-	case apierrors.IsConflict(err):
-		return reconcile.Result{RequeueAfter: conflictRequeue}, nil
+	if next == 0 || retry < next {
+		next = retry
 	}
-	return result, err
+	return reconcile.Result{RequeueAfter: next}, nil
 }
 
-func (r *Reconciler) sync(ctx context.Context, pool *v1alpha1.ProxyPool) (reconcile.Result, error) {
+// outdated tells whether an error only says that somebody else was faster.
+func outdated(err error) bool {
+	var joined interface{ Unwrap() []error }
+	if errors.As(err, &joined) {
+		return !slices.ContainsFunc(joined.Unwrap(), func(one error) bool { return !outdated(one) })
+	}
+	return apierrors.IsConflict(err) || apierrors.IsNotFound(err) || errors.Is(err, errOutdated)
+}
+
+// bringOn is when to look again without an event; 0 for not at all. It says that beside an error, too.
+func (r *Reconciler) bringOn(ctx context.Context, key types.NamespacedName) (time.Duration, error) {
+	pool := &v1alpha1.ProxyPool{}
+	if err := r.Client.Get(ctx, key, pool); err != nil {
+		if apierrors.IsNotFound(err) {
+			r.memories.forget(key)
+			r.forgetDemand(key)
+			r.reports.forget(key)
+			return 0, nil
+		}
+		return 0, fmt.Errorf("get pool %s: %w", key, err)
+	}
+	return r.sync(ctx, pool)
+}
+
+func (r *Reconciler) sync(ctx context.Context, pool *v1alpha1.ProxyPool) (time.Duration, error) {
 	mem := r.memories.of(pool)
 	cached, err := r.cachedMembers(ctx, pool)
 	if err != nil {
-		return reconcile.Result{}, err
+		return 0, err
 	}
 	key := client.ObjectKeyFromObject(pool)
 	in := Input{Pool: pool, Now: r.Clock.Now(), Reports: func(uid types.UID) []Report { return r.reports.of(key, uid) }}
@@ -101,7 +115,7 @@ func (r *Reconciler) sync(ctx context.Context, pool *v1alpha1.ProxyPool) (reconc
 	if mem.doubtful(in.Now) && (plan.acts() || mem.pending()) {
 		live, err := r.liveMembers(ctx, pool)
 		if err != nil {
-			return reconcile.Result{}, err
+			return 0, err
 		}
 		mem.verify(cached, live, in.Now)
 		plan = r.plan(mem, cached, &in)
@@ -113,33 +127,22 @@ func (r *Reconciler) sync(ctx context.Context, pool *v1alpha1.ProxyPool) (reconc
 	collisions, actErr := r.act(ctx, mem, pool, plan)
 	if errors.Is(actErr, errStopped) {
 		// The cached pool is outdated; its event is on the way.
-		return reconcile.Result{}, nil
+		return 0, nil
 	}
 	if errors.Is(actErr, errOutdated) {
-		return reconcile.Result{RequeueAfter: conflictRequeue}, nil
+		return 0, actErr
 	}
 	in.Collisions = collisions
 	final := r.plan(mem, cached, &in)
-	if err := statusapply.Whole(ctx, r.Client, v1alpha1.ManagerCore, pool, &pool.Status, &final.Status); err != nil {
-		return reconcile.Result{}, errors.Join(actErr, err)
-	}
 	next := r.requeue(mem, final, in.Now, waiting, collisions > 0)
-	if actErr == nil {
-		mem.failures = 0
-		return reconcile.Result{RequeueAfter: next}, nil
+	if err := statusapply.Whole(ctx, r.Client, v1alpha1.ManagerCore, pool, &pool.Status, &final.Status); err != nil {
+		if apierrors.IsNotFound(err) {
+			// The pool went meanwhile; its event is on the way.
+			return 0, actErr
+		}
+		return next, errors.Join(actErr, err)
 	}
-	// An error for the queue would stop the pool's clock: what it backs off to is far longer than leases and deadlines last.
-	retry := min(conflictRequeue<<min(mem.failures, maxDoublings), refusedRequeue)
-	mem.failures++
-	if apierrors.IsConflict(actErr) || apierrors.IsNotFound(actErr) {
-		retry = conflictRequeue
-	} else {
-		log.FromContext(ctx).Error(actErr, "The members of a pool could not be changed as planned; tried again", "after", retry)
-	}
-	if next == 0 || retry < next {
-		next = retry
-	}
-	return reconcile.Result{RequeueAfter: next}, nil
+	return next, actErr
 }
 
 func (p *Plan) acts() bool {
@@ -176,7 +179,7 @@ func (r *Reconciler) requeue(mem *memory, plan Plan, now time.Time, waiting, col
 		in(unknownLeasesRequeue)
 	}
 	if collided {
-		in(conflictRequeue)
+		in(firstRetry)
 	}
 	return next
 }
@@ -191,6 +194,7 @@ func (r *Reconciler) countLeases(mem *memory, in *Input) bool {
 		n, _ := r.Leases.CountLeases(uid)
 		return n
 	}
+	in.Emptied = func(px *v1alpha1.Proxy) bool { return r.Leases.Emptied(client.ObjectKeyFromObject(px), px.UID) }
 	leased, pending, known := r.Leases.PoolCounts(in.Pool.Namespace, in.Pool.Name)
 	if known {
 		r.setDemand(client.ObjectKeyFromObject(in.Pool), leased, pending)
@@ -295,7 +299,11 @@ func (r *Reconciler) act(ctx context.Context, mem *memory, pool *v1alpha1.ProxyP
 		inBatches(plan.Drains, maxBatch, func(u Update) error {
 			done, err := update(u)
 			if done {
-				r.Recorder.Eventf(pool, u.Proxy, corev1.EventTypeNormal, eventDraining, actionScale, "Draining proxy %s, which is leased: %s", u.Proxy.Name, u.Reason)
+				why := "which is leased"
+				if u.Patient {
+					why = "which goes without leases"
+				}
+				r.Recorder.Eventf(pool, u.Proxy, corev1.EventTypeNormal, eventDraining, actionScale, "Draining proxy %s, %s: %s", u.Proxy.Name, why, u.Reason)
 			}
 			return err
 		}),

@@ -1,6 +1,7 @@
 package proxypool
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -96,7 +97,7 @@ func TestP18_RefusedCreatesStopEarly(t *testing.T) {
 		return true, nil
 	}}
 	r, c, _ := newFakePool(t, pool, f)
-	if refusedAgain(t, r, c, pool) > refusedRequeue {
+	if refusedAgain(t, r, c, pool) > lastRetry {
 		t.Fatal("it is not tried again soon")
 	}
 	// 1, 2 and 4.
@@ -115,7 +116,7 @@ func TestP18_RefusedCreatesStopEarly(t *testing.T) {
 		refusedAgain(t, r, c, pool)
 	}
 	// Ever more rarely, and never so rarely that the pool's own clock stands still.
-	if last := refusedAgain(t, r, c, pool); last < 4*first || last > refusedRequeue {
+	if last := refusedAgain(t, r, c, pool); last < 4*first || last > lastRetry {
 		t.Errorf("tried again after %v at first and %v later", first, last)
 	}
 	quota = false
@@ -170,6 +171,10 @@ type leases struct {
 }
 
 func (l *leases) CountLeases(uid types.UID) (int, bool) { return l.held[uid], l.known }
+
+func (l *leases) Emptied(_ types.NamespacedName, uid types.UID) bool {
+	return l.known && l.held[uid] == 0
+}
 
 func (l *leases) PoolCounts(_, _ string) (leased, pending int32, known bool) {
 	return l.leased, l.pending, l.known
@@ -261,5 +266,68 @@ func TestRequeueIsBoundedWhileLeasesAreUnknown(t *testing.T) {
 	}
 	if got := r.requeue(&memory{countedTime: start.Add(-4 * time.Second)}, Plan{}, start, false, false); got != countInterval-4*time.Second {
 		t.Errorf("counted just now: again after %v", got)
+	}
+}
+
+// What fails again and again, conflicts included, is tried ever more rarely; and a former member that cannot be released keeps
+// neither the others nor the pool from going on.
+func TestFailingCallsHoldUpNothingElse(t *testing.T) {
+	conflict := apierrors.NewConflict(v1alpha1.Resource("proxies"), "p", errors.New("changed"))
+	for name, failure := range map[string]error{
+		"conflict":  conflict,
+		"not found": apierrors.NewNotFound(v1alpha1.Resource("proxies"), "p"),
+		"refused":   apierrors.NewForbidden(v1alpha1.Resource("proxies"), "p", errors.New("no")),
+	} {
+		pool := newPool(2)
+		f := &faults{create: func(int64) (bool, error) { return false, failure }}
+		r, _, _ := newFakePool(t, pool, f)
+		var waits []time.Duration
+		for range 12 {
+			result, err := reconcilePool(t, r, pool)
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			waits = append(waits, result.RequeueAfter)
+		}
+		if waits[0] > 2*firstRetry || waits[11] != lastRetry {
+			t.Errorf("%s: tried again after %v", name, waits)
+		}
+		f.create = nil
+		if result, err := reconcilePool(t, r, pool); err != nil || result.RequeueAfter > 0 && result.RequeueAfter < lastRetry {
+			t.Errorf("%s: after a success again in %v, %v", name, result.RequeueAfter, err)
+		}
+	}
+}
+
+func TestFormerMemberThatCannotBeReleasedHoldsUpNothing(t *testing.T) {
+	pool := newPool(2)
+	r, c, _ := newFakePool(t, pool, &faults{})
+	var stuck, free *v1alpha1.Proxy
+	for _, name := range []string{"a-stuck", "b-free"} {
+		px := newProxy(pool, name, "abcdefgh")
+		px.OwnerReferences = nil
+		if err := c.Create(t.Context(), px); err != nil {
+			t.Fatal(err)
+		}
+		stuck, free = cmp.Or(stuck, px), px
+	}
+	refusing := interceptor.NewClient(c.(client.WithWatch), interceptor.Funcs{
+		Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
+			if obj.GetName() == stuck.Name {
+				return apierrors.NewForbidden(v1alpha1.Resource("proxies"), stuck.Name, errors.New("no"))
+			}
+			return c.Patch(ctx, obj, patch, opts...)
+		},
+	})
+	r.Client = refusing
+	result, err := reconcilePool(t, r, pool)
+	if err != nil || result.RequeueAfter == 0 || result.RequeueAfter > lastRetry {
+		t.Errorf("again after %v, %v", result.RequeueAfter, err)
+	}
+	if got := countProxies(t, c); got != 4 {
+		t.Errorf("%d proxies, want the pool's 2 and the former ones", got)
+	}
+	if err := c.Get(t.Context(), client.ObjectKeyFromObject(free), free); err != nil || formerMember(free) != "" {
+		t.Errorf("the other former member is still made up as one: %v %v", free.Labels, err)
 	}
 }
