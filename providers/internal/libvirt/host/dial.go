@@ -3,14 +3,20 @@ package host
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"crawl.example.com/egress-proxies-operator/providers/internal/libvirt/rpc"
 	"crawl.example.com/egress-proxies-operator/providers/internal/libvirt/sshdial"
 	"crawl.example.com/egress-proxies-operator/providers/internal/libvirt/virtxml"
 )
 
+// DialLimit bounds a whole dial: SSH, libvirt, and the question who it is.
+const DialLimit = 20 * time.Second
+
 // dial opens a connection to the host and makes sure that it is the same machine as before.
 func (h *Host) dial(ctx context.Context) (*rpc.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, DialLimit)
+	defer cancel()
 	auth, err := h.auth(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("get the SSH key of host %s: %w", h.config.Name, err)

@@ -214,9 +214,12 @@ func (h *Host) connect(ctx context.Context, a *attempt) {
 	defer h.mu.Unlock()
 	defer close(a.done)
 	h.attempt = nil
-	if err == nil && h.ctx.Err() != nil {
-		conn.Abort(ErrClosed)
-		err = ErrClosed
+	if h.ctx.Err() != nil {
+		if err == nil {
+			conn.Abort(ErrClosed)
+		}
+		a.err = ErrClosed
+		return
 	}
 	if err != nil {
 		a.err = err

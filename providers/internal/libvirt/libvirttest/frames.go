@@ -2,6 +2,7 @@ package libvirttest
 
 import (
 	"net"
+	"strings"
 	"sync"
 )
 
@@ -55,6 +56,7 @@ type Frames struct {
 	opened   int
 	open     map[net.Conn]bool
 	uploads  map[string]*upload
+	uuid     string
 	wg       sync.WaitGroup
 }
 
@@ -126,6 +128,13 @@ func (f *Frames) Uploaded(pool, volume string) int64 {
 	return -1
 }
 
+// Identify makes the host say that it has a UUID: the test driver has none.
+func (f *Frames) Identify(uuid string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.uuid = uuid
+}
+
 // Reset counts from 0 again and passes all calls.
 func (f *Frames) Reset() {
 	f.mu.Lock()
@@ -175,7 +184,8 @@ func (f *Frames) serve() {
 
 // pending is what is to happen with the answer to a call.
 type pending struct {
-	action Action
+	action    Action
+	procedure Procedure
 	// volume whose description the answer is; "" for other calls.
 	volume string
 }
@@ -286,7 +296,7 @@ func (s *session) calls() {
 // call does with a call what was decided: the connection ends, or the call is passed on, or neither.
 func (s *session) call(f frame) (end, pass bool) {
 	fault := s.frames.arrived(f.procedure())
-	p := pending{action: fault.Action}
+	p := pending{action: fault.Action, procedure: f.procedure()}
 	if f.procedure() == StorageVolGetXMLDesc {
 		p.volume, _ = takeVolume(f.body())
 	}
@@ -374,12 +384,25 @@ func (s *session) answers() {
 			continue
 		}
 		s.finish(f.serial())
-		if xml, _, ok := takeString(f.body()); ok && p.volume != "" && f.status() == statusOK {
-			s.frames.mu.Lock()
-			xml = likeFiles(xml, s.frames.uploads[p.volume])
-			s.frames.mu.Unlock()
-			f = f.answer(typeReply, statusOK, appendString(nil, xml))
-		}
-		s.write(f)
+		s.write(s.frames.embellish(f, p))
 	}
+}
+
+// embellish adds to an answer what the test driver leaves out.
+func (f *Frames) embellish(answer frame, p pending) frame {
+	if answer.status() != statusOK || p.procedure != StorageVolGetXMLDesc && p.procedure != ConnectGetCapabilities {
+		return answer
+	}
+	xml, _, ok := takeString(answer.body())
+	if !ok {
+		return answer
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if p.procedure == StorageVolGetXMLDesc {
+		xml = likeFiles(xml, f.uploads[p.volume])
+	} else if f.uuid != "" {
+		xml = strings.Replace(xml, "<host>", "<host><uuid>"+f.uuid+"</uuid>", 1)
+	}
+	return answer.answer(typeReply, statusOK, appendString(nil, xml))
 }

@@ -14,6 +14,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/google/uuid"
+
 	"crawl.example.com/egress-proxies-operator/providers/internal/libvirt/rpc"
 	"crawl.example.com/egress-proxies-operator/providers/internal/libvirt/sshdial"
 )
@@ -134,6 +136,7 @@ func prepare(t testing.TB, name string, programs map[string]string) *Host {
 	_, port, _ := net.SplitHostPort(h.Link.Address())
 	h.Port, _ = strconv.Atoi(port)
 	h.Frames = newFrames(listen(t, "unix", h.Socket), h.Direct)
+	h.Frames.Identify(uuid.NewString())
 	h.prepareSSHD(t, programs["sshd"])
 	h.prepareLibvirtd(t, programs["libvirtd"])
 	for _, path := range []string{dir, h.Socket} {
