@@ -3,9 +3,13 @@
 package virtxml
 
 import (
+	"bytes"
 	"encoding/xml"
+	"errors"
 	"fmt"
+	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // Metadata says whose a machine is. It is written into the definition and read back exactly.
@@ -66,7 +70,9 @@ type metadataXML struct {
 }
 
 type ownerXML struct {
-	XMLName   xml.Name
+	XMLName xml.Name
+	// Domain is the UUID of the domain itself. What copies a machine copies this, and the copy is nobody's.
+	Domain    string `xml:"domain"`
 	Class     string `xml:"class"`
 	ClusterID string `xml:"cluster"`
 	Namespace string `xml:"namespace"`
@@ -182,7 +188,7 @@ func (d Domain) Marshal() (string, error) {
 	m := d.Metadata
 	x.Metadata.Owners = []ownerXML{{
 		XMLName: xml.Name{Space: NamespacePrefix + m.Provider, Local: "owner"},
-		Class:   m.Class, ClusterID: m.ClusterID, Namespace: m.Namespace, Name: m.Name, UID: m.UID, Hash: m.Hash, Attempt: m.Attempt,
+		Domain:  d.UUID, Class: m.Class, ClusterID: m.ClusterID, Namespace: m.Namespace, Name: m.Name, UID: m.UID, Hash: m.Hash, Attempt: m.Attempt,
 		CreatedAt: m.CreatedAt.UTC().Format(time.RFC3339Nano),
 	}}
 	x.OS.Type, x.OS.Boot.Dev = "hvm", "hd"
@@ -201,9 +207,18 @@ func (d Domain) Marshal() (string, error) {
 	x.Devices.Channels = []channelXML{agent}
 	x.Devices.RNG = &rngXML{Model: "virtio"}
 	x.Devices.RNG.Backend.Model, x.Devices.RNG.Backend.Value = "random", "/dev/urandom"
-	out, err := xml.MarshalIndent(x, "", "  ")
+	return encode("domain", x)
+}
+
+// encode writes a definition. A character that XML cannot hold is an error: the encoder would put another in its place, and
+// something else would be defined than was asked for.
+func encode(what string, definition any) (string, error) {
+	out, err := xml.MarshalIndent(definition, "", "  ")
+	if err == nil && bytes.ContainsRune(out, utf8.RuneError) {
+		err = errors.New("a value has a character that XML cannot hold")
+	}
 	if err != nil {
-		return "", fmt.Errorf("write the definition of a domain: %w", err)
+		return "", fmt.Errorf("write the definition of a %s: %w", what, err)
 	}
 	return string(out), nil
 }
@@ -238,20 +253,28 @@ func ParseDomain(text string) (Domain, error) {
 			d.Bridge = nic.Source.Bridge
 		}
 	}
-	for _, o := range x.Metadata.Owners {
-		if provider, ours := providerOf(o.XMLName); ours {
-			created, err := time.Parse(time.RFC3339Nano, o.CreatedAt)
-			if err != nil {
-				return Domain{}, fmt.Errorf("read the owner of a domain: %w", err)
-			}
-			d.Metadata = Metadata{
-				Provider: provider, Class: o.Class, ClusterID: o.ClusterID, Namespace: o.Namespace, Name: o.Name, UID: o.UID,
-				Hash: o.Hash, Attempt: o.Attempt, CreatedAt: created,
-			}
-			break
+	d.Metadata = x.Metadata.owner(d.UUID)
+	return d, nil
+}
+
+// owner reads whose a domain is. What does not say so beyond doubt is no licence to touch the machine, and no reason to hide
+// the others of the host: it is read as nobody's.
+func (x metadataXML) owner(uuid string) (m Metadata) {
+	for _, o := range x.Owners {
+		provider, ours := providerOf(o.XMLName)
+		if !ours {
+			continue
+		}
+		created, err := time.Parse(time.RFC3339Nano, o.CreatedAt)
+		if m != (Metadata{}) || err != nil || !strings.EqualFold(o.Domain, uuid) {
+			return Metadata{}
+		}
+		m = Metadata{
+			Provider: provider, Class: o.Class, ClusterID: o.ClusterID, Namespace: o.Namespace, Name: o.Name, UID: o.UID,
+			Hash: o.Hash, Attempt: o.Attempt, CreatedAt: created,
 		}
 	}
-	return d, nil
+	return m
 }
 
 func providerOf(name xml.Name) (string, bool) {

@@ -49,11 +49,7 @@ func (v Volume) Marshal() (string, error) {
 	if v.BackingPath != "" {
 		x.Backing = &backingXML{Path: v.BackingPath, Format: formatXML{v.BackingFormat}}
 	}
-	out, err := xml.MarshalIndent(x, "", "  ")
-	if err != nil {
-		return "", fmt.Errorf("write the definition of a volume: %w", err)
-	}
-	return string(out), nil
+	return encode("volume", x)
 }
 
 // ParseVolume reads what libvirt says of a volume. Physical is the Allocation where libvirt does not tell it.
