@@ -4,6 +4,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"time"
 )
 
 // Action is what happens to a call.
@@ -33,6 +34,8 @@ type Fault struct {
 	Code    int
 	Message string
 	Bytes   int64
+	// Delay of the answer. libvirtd sees the call at once, and answers to other calls do not wait.
+	Delay time.Duration
 }
 
 // Call is a call that arrives.
@@ -54,14 +57,15 @@ type Frames struct {
 	inFlight int
 	most     int
 	opened   int
-	open     map[net.Conn]bool
-	uploads  map[string]*upload
-	uuid     string
-	wg       sync.WaitGroup
+	// open are the connections of clients, with the ones to libvirtd, nil for none.
+	open    map[net.Conn]net.Conn
+	uploads map[string]*upload
+	uuid    string
+	wg      sync.WaitGroup
 }
 
 func newFrames(listener net.Listener, backend string) *Frames {
-	f := &Frames{backend: backend, listener: listener, open: map[net.Conn]bool{}, uploads: map[string]*upload{}}
+	f := &Frames{backend: backend, listener: listener, open: map[net.Conn]net.Conn{}, uploads: map[string]*upload{}}
 	f.wg.Go(f.serve)
 	return f
 }
@@ -146,9 +150,7 @@ func (f *Frames) Reset() {
 func (f *Frames) Cut() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for conn := range f.open {
-		_ = conn.Close()
-	}
+	closeAll(f.open)
 }
 
 func (f *Frames) close() {
@@ -170,7 +172,7 @@ func (f *Frames) serve() {
 		if f.closed {
 			_ = conn.Close()
 		}
-		f.open[conn] = true
+		f.open[conn] = nil
 		f.opened++
 		f.mu.Unlock()
 		f.wg.Go(func() {
@@ -180,53 +182,6 @@ func (f *Frames) serve() {
 			delete(f.open, conn)
 		})
 	}
-}
-
-// pending is what is to happen with the answer to a call.
-type pending struct {
-	action    Action
-	procedure Procedure
-	// volume whose description the answer is; "" for other calls.
-	volume string
-}
-
-// session is one connection through Frames.
-type session struct {
-	frames         *Frames
-	client, server net.Conn
-
-	writing sync.Mutex
-	mu      sync.Mutex
-	pending map[uint32]pending
-	streams map[uint32]*stream
-}
-
-// stream is an upload that is taken.
-type stream struct {
-	upload *upload
-	// cut is after how many bytes the connection is closed; -1 for never.
-	cut int64
-}
-
-func (f *Frames) connection(client net.Conn) {
-	defer func() { _ = client.Close() }()
-	server, err := net.Dial("unix", f.backend)
-	if err != nil {
-		return
-	}
-	s := &session{frames: f, client: client, server: server, pending: map[uint32]pending{}, streams: map[uint32]*stream{}}
-	var back sync.WaitGroup
-	back.Go(func() {
-		defer func() { _ = client.Close() }()
-		s.answers()
-	})
-	s.calls()
-	_ = client.Close()
-	_ = server.Close()
-	back.Wait()
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.inFlight -= len(s.pending)
 }
 
 // arrived counts a call and says what happens to it.
@@ -243,148 +198,13 @@ func (f *Frames) arrived(p Procedure) Fault {
 	return f.decide(call)
 }
 
-func (s *session) write(f frame) {
-	s.writing.Lock()
-	defer s.writing.Unlock()
-	_, _ = s.client.Write(f)
-}
-
-// finish forgets a call whose answer is known.
-func (s *session) finish(serial uint32) {
-	s.mu.Lock()
-	_, known := s.pending[serial]
-	delete(s.pending, serial)
-	s.mu.Unlock()
-	if known {
-		s.frames.mu.Lock()
-		s.frames.inFlight--
-		s.frames.mu.Unlock()
-	}
-}
-
-// calls passes on what the client says, until there is nothing more.
-func (s *session) calls() {
-	for {
-		f, err := readFrame(s.client)
-		if err != nil {
-			return
-		}
-		if f.kind() == typeStream {
-			s.mu.Lock()
-			taken := s.streams[f.serial()]
-			s.mu.Unlock()
-			if taken != nil {
-				if !s.take(f, taken) {
-					return
-				}
-				continue
-			}
-		}
-		if f.kind() == typeCall && f.program() == remoteProgram {
-			if end, pass := s.call(f); end {
-				return
-			} else if !pass {
-				continue
-			}
-		}
-		if _, err := s.server.Write(f); err != nil {
-			return
-		}
-	}
-}
-
-// call does with a call what was decided: the connection ends, or the call is passed on, or neither.
-func (s *session) call(f frame) (end, pass bool) {
-	fault := s.frames.arrived(f.procedure())
-	p := pending{action: fault.Action, procedure: f.procedure()}
-	if f.procedure() == StorageVolGetXMLDesc {
-		p.volume, _ = takeVolume(f.body())
-	}
-	s.mu.Lock()
-	s.pending[f.serial()] = p
-	s.mu.Unlock()
-	switch fault.Action {
-	case CutBefore:
-		return true, false
-	case Fail:
-		s.finish(f.serial())
-		s.write(f.answer(typeReply, statusError, errorBody(fault.Code, fault.Message)))
-		return false, false
-	case Hold:
-		return false, false
-	}
-	volume, ok := takeVolume(f.body())
-	switch f.procedure() {
-	case StorageVolDelete:
-		s.frames.mu.Lock()
-		delete(s.frames.uploads, volume)
-		s.frames.mu.Unlock()
-	case StorageVolUpload:
-		if !ok || fault.Action == Stall {
-			return false, false
-		}
-		taken := &stream{upload: &upload{volume: volume}, cut: -1}
-		if fault.Action == CutUpload {
-			taken.cut = fault.Bytes
-		}
-		s.frames.mu.Lock()
-		s.frames.uploads[volume] = taken.upload
-		s.frames.mu.Unlock()
-		s.mu.Lock()
-		s.streams[f.serial()] = taken
-		s.mu.Unlock()
-		s.write(f.answer(typeReply, statusOK, nil))
-		return false, false
-	}
-	return false, true
-}
-
-// take takes a piece of an upload; false ends the connection.
-func (s *session) take(f frame, taken *stream) bool {
-	if f.status() == statusContinue {
-		s.frames.mu.Lock()
-		defer s.frames.mu.Unlock()
-		taken.upload.write(f.body())
-		return taken.cut < 0 || taken.upload.bytes < taken.cut
-	}
-	s.mu.Lock()
-	after := s.pending[f.serial()].action == CutAfter
-	delete(s.streams, f.serial())
-	s.mu.Unlock()
-	if after {
-		return false
-	}
-	s.finish(f.serial())
-	if f.status() == statusError {
-		s.write(f.answer(typeStream, statusError, errorBody(39, "stream aborted at client request")))
-		return true
-	}
-	s.write(f.answer(typeStream, statusOK, nil))
-	return true
-}
-
-// answers passes on what libvirtd says, until there is nothing more.
-func (s *session) answers() {
-	for {
-		f, err := readFrame(s.server)
-		if err != nil {
-			return
-		}
-		if f.kind() != typeReply {
-			s.write(f)
-			continue
-		}
-		s.mu.Lock()
-		p := s.pending[f.serial()]
-		s.mu.Unlock()
-		switch p.action {
-		case CutAfter:
-			return
-		case Stall:
-			continue
-		}
-		s.finish(f.serial())
-		s.write(s.frames.embellish(f, p))
+// created forgets what was uploaded into an earlier volume of the same name: libvirtd itself has forgotten the volume when it
+// was restarted, or when it was deleted beside Frames.
+func (f *Frames) created(answer frame) {
+	if volume, ok := takeVolume(answer.body()); ok {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		delete(f.uploads, volume)
 	}
 }
 

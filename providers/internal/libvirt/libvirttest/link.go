@@ -14,13 +14,14 @@ type Link struct {
 	wake    *sync.Cond
 	stalled bool
 	closed  bool
-	open    map[net.Conn]bool
-	opened  int
-	wg      sync.WaitGroup
+	// open are the connections of clients, with the ones to sshd, nil for none.
+	open   map[net.Conn]net.Conn
+	opened int
+	wg     sync.WaitGroup
 }
 
 func newLink(listener net.Listener, backend string) *Link {
-	l := &Link{backend: backend, listener: listener, open: map[net.Conn]bool{}}
+	l := &Link{backend: backend, listener: listener, open: map[net.Conn]net.Conn{}}
 	l.wake = sync.NewCond(&l.mu)
 	l.wg.Go(l.serve)
 	return l
@@ -46,8 +47,16 @@ func (l *Link) set(stalled bool) {
 func (l *Link) Cut() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for conn := range l.open {
-		_ = conn.Close()
+	closeAll(l.open)
+}
+
+// closeAll closes both ends of connections: one whose far side is frozen does not notice the end of the other.
+func closeAll(open map[net.Conn]net.Conn) {
+	for client, server := range open {
+		_ = client.Close()
+		if server != nil {
+			_ = server.Close()
+		}
 	}
 }
 
@@ -85,7 +94,7 @@ func (l *Link) serve() {
 		if l.closed {
 			_ = conn.Close()
 		}
-		l.open[conn] = true
+		l.open[conn] = nil
 		l.opened++
 		l.mu.Unlock()
 		l.wg.Go(func() {
@@ -107,6 +116,9 @@ func (l *Link) connection(client net.Conn) {
 		return
 	}
 	defer func() { _ = server.Close() }()
+	l.mu.Lock()
+	l.open[client] = server
+	l.mu.Unlock()
 	var back sync.WaitGroup
 	back.Go(func() {
 		l.copy(client, server)
