@@ -176,11 +176,7 @@ func (p *Provider) Delete(ctx context.Context, ref providers.Ref) error {
 	if err != nil {
 		return err
 	}
-	err = h.engine.Delete(ctx, ref.Name, ref.ID)
-	if err == nil {
-		p.wake(providers.Owner{})
-	}
-	return err
+	return h.engine.Delete(ctx, ref.Name, ref.ID)
 }
 
 // List implements providers.Provider. All hosts must answer: a host that is down may have machines.

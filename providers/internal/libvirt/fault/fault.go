@@ -23,7 +23,8 @@ const (
 	messageDefinition = "the host refuses the definition of the machine: see domainType, machineTypes, network and bridge of the class"
 	messageOther      = "another machine answers under the address of the host: it was installed anew or replaced; restart the provider manager if that is right"
 	messageClosing    = "the provider of the class is closing"
-	messageLost       = "the connection to the host was lost or the host does not answer"
+	// messageLost is one for a host that does not answer and a connection that was just lost: one follows the other.
+	messageLost       = "the host cannot be reached over SSH, or its libvirtd does not answer: check address, port and network, and that both run"
 	messageUnexpected = "the host has answered with an error, see the log of the provider manager"
 )
 
@@ -44,7 +45,11 @@ func Classify(op string, err error) error {
 		if refused.Credentials() {
 			reason = providers.Auth
 		}
-		return providers.NewError(reason, op, refused.Kind.Message(), err)
+		message := refused.Kind.Message()
+		if refused.Kind == sshdial.Unreachable {
+			message = messageLost
+		}
+		return providers.NewError(reason, op, message, err)
 	}
 	switch {
 	case errors.Is(err, host.ErrOtherMachine):

@@ -25,7 +25,11 @@ func (e *Engine) Delete(ctx context.Context, name, id string) error {
 		if err := e.stop(ctx, r.UUID); err != nil {
 			return err
 		}
-		return remove(ctx, c, r)
+		if err := remove(ctx, c, r); err != nil {
+			return err
+		}
+		e.Wake(e.owner(r))
+		return nil
 	})
 	if errors.Is(err, errNoRecord) {
 		return providers.NewError(providers.NotFound, "delete instance", "", nil)
