@@ -100,7 +100,9 @@ func TestOnReleaseStopsWaiting(t *testing.T) {
 		w.step()
 		closed := map[*v1alpha1.Proxy]bool{}
 		for _, px := range w.members {
-			closed[px] = patient(px)
+			if closed[px] = patient(px); closed[px] {
+				px.Spec.DrainRequests = append([]v1alpha1.DrainRequest{{Requester: "maintenance"}}, px.Spec.DrainRequests...)
+			}
 		}
 		c.change(w)
 		n := 0
@@ -110,7 +112,7 @@ func TestOnReleaseStopsWaiting(t *testing.T) {
 			}
 			n++
 			request := d.Proxy.Spec.DrainRequests
-			if len(request) != 1 || request[0].DeadlineTime == nil || request[0].Reason != c.reason {
+			if len(request) != 2 || request[0].Requester != "maintenance" || request[1].DeadlineTime == nil || request[1].Reason != c.reason {
 				t.Errorf("%s: the requests are %+v", name, request)
 			}
 		}

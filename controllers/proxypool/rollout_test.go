@@ -48,7 +48,7 @@ func (w *world) step() Plan {
 		d.Proxy.Spec.DrainRequests = d.Ops[0].Value.([]v1alpha1.DrainRequest)
 	}
 	for _, d := range plan.Undrains {
-		d.Proxy.Spec.DrainRequests = nil
+		d.Proxy.Spec.DrainRequests, _ = d.Ops[0].Value.([]v1alpha1.DrainRequest)
 	}
 	for _, name := range plan.Creates {
 		px := newProxy(w.pool, name, plan.Status.UpdateRevision)
@@ -240,6 +240,9 @@ func TestMinReadySeconds(t *testing.T) {
 func TestPlanHoldsItsBudget(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := drainingWorld(int32(rapid.IntRange(0, 12).Draw(t, "replicas")), 0)
+		if rapid.Bool().Draw(t, "on release") {
+			w.pool.Spec.Strategy = &v1alpha1.PoolStrategy{Type: v1alpha1.StrategyOnRelease}
+		}
 		w.pool.Spec.Remediation = &v1alpha1.PoolRemediation{UnhealthyTimeoutSeconds: new(int32(rapid.IntRange(1, 20).Draw(t, "unhealthy for")))}
 		if rapid.Bool().Draw(t, "recycle") {
 			w.pool.Spec.Recycle = &v1alpha1.PoolRecycle{
@@ -247,7 +250,7 @@ func TestPlanHoldsItsBudget(t *testing.T) {
 			}
 		}
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
-			switch rapid.IntRange(0, 6).Draw(t, "event") {
+			switch rapid.IntRange(0, 8).Draw(t, "event") {
 			case 0:
 				w.pool.Spec.Replicas = new(int32(rapid.IntRange(0, 12).Draw(t, "scale")))
 				w.pool.Generation++
@@ -275,11 +278,26 @@ func TestPlanHoldsItsBudget(t *testing.T) {
 						w.reports[px.UID] = []Report{{Holder: "h", Time: w.now}}
 					}
 				}
+			case 7:
+				w.pool.Spec.Paused = new(rapid.Bool().Draw(t, "paused"))
+			case 8:
+				for _, px := range w.members {
+					switch rapid.IntRange(0, 9).Draw(t, "somebody drains") {
+					case 0:
+						drainedBy("somebody")(px)
+					case 1:
+						w.somebodyIsDone(px)
+					}
+				}
 			}
 			checkStep(t, w)
 		}
 		clear(w.leases)
 		clear(w.reports)
+		w.pool.Spec.Paused = nil
+		for _, px := range w.members {
+			w.somebodyIsDone(px)
+		}
 		for range 90 {
 			checkStep(t, w)
 			w.gone()
@@ -300,10 +318,34 @@ func TestPlanHoldsItsBudget(t *testing.T) {
 	})
 }
 
+// somebodyIsDone takes back the drain request of somebody else.
+func (w *world) somebodyIsDone(px *v1alpha1.Proxy) {
+	px.Spec.DrainRequests = slices.DeleteFunc(slices.Clone(px.Spec.DrainRequests), func(r v1alpha1.DrainRequest) bool { return r.Requester == "somebody" })
+}
+
 func checkStep(t *rapid.T, w *world) {
 	p := newPlanner(Input{Pool: w.pool, Now: w.now})
 	availableBefore, existed := w.count(isAvailable), len(w.members)
+	foreign := map[*v1alpha1.Proxy]int{}
+	for _, px := range w.members {
+		foreign[px] = len((&member{Proxy: px}).foreignRequests())
+	}
 	plan := w.step()
+	for px, n := range foreign {
+		if len((&member{Proxy: px}).foreignRequests()) != n {
+			t.Fatalf("a drain request of somebody on %s was lifted", px.Name)
+		}
+	}
+	for _, d := range plan.Deletes {
+		works := meta.IsStatusConditionTrue(d.Proxy.Status.Conditions, v1alpha1.ConditionReady)
+		if works && p.paused() && d.Reason != reasonScaleDown && foreign[d.Proxy] == 0 {
+			t.Fatalf("a paused pool finished the replacement of %s, which works: %s", d.Proxy.Name, describe(plan))
+		}
+		request := (&member{Proxy: d.Proxy}).drainedByPool()
+		if works && p.onRelease() && w.leases[d.Proxy.UID] > 0 && d.Reason == reasonRollout && (request == nil || request.DeadlineTime == nil) {
+			t.Fatalf("%s goes with its leases: %s", d.Proxy.Name, describe(plan))
+		}
+	}
 	if limit := p.limit(); len(w.members) > max(limit, existed) {
 		t.Fatalf("%d proxies exist, the limit is %d", len(w.members), limit)
 	}
