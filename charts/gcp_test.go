@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -17,34 +16,7 @@ import (
 
 const gcpManager = release + "-provider-gcp"
 
-func TestGcp_ChartAndKustomizationAreTheSame(t *testing.T) {
-	fromChart, fromKustomize := render(t, "--set", "providers.gcp.enabled=true"), append(kustomize(t, "default"), kustomize(t, "gcp")...)
-	for _, part := range []struct {
-		kind, name string
-		path       []string
-	}{
-		{"ClusterRole", gcpManager, []string{"rules"}},
-		{"ClusterRole", gcpManager + "-cluster", []string{"rules"}},
-		{"ClusterRoleBinding", gcpManager + "-cluster", []string{"subjects"}},
-		{"Deployment", gcpManager, []string{"spec", "template", "spec", "serviceAccountName"}},
-		{"Deployment", gcpManager, []string{"spec", "template", "spec", "securityContext"}},
-		{"ServiceAccount", gcpManager, []string{"metadata", "name"}},
-	} {
-		a, _, _ := unstructured.NestedFieldNoCopy(find(t, fromChart, part.kind, part.name).Object, part.path...)
-		b, _, _ := unstructured.NestedFieldNoCopy(find(t, fromKustomize, part.kind, part.name).Object, part.path...)
-		if a == nil {
-			t.Errorf("%s %s has no %s", part.kind, part.name, strings.Join(part.path, "."))
-		}
-		if diff := cmp.Diff(b, a); diff != "" {
-			t.Errorf("%s %s differs between kustomization and chart:\n%s", part.kind, part.name, diff)
-		}
-	}
-	for _, object := range render(t) {
-		if object.GetKind() != "CustomResourceDefinition" && strings.Contains(object.GetName(), "gcp") {
-			t.Errorf("%s %s is there although the provider is off", object.GetKind(), object.GetName())
-		}
-	}
-}
+func TestGcp_ChartAndKustomizationAreTheSame(t *testing.T) { sameInBoth(t, "gcp") }
 
 // TestGcp_FederationValues installs what the guide shows for workload identity federation: only this manager gets it.
 func TestGcp_FederationValues(t *testing.T) {

@@ -8,8 +8,10 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
@@ -18,6 +20,8 @@ import (
 	"crawl.example.com/egress-proxies-operator/providers"
 	"crawl.example.com/egress-proxies-operator/providers/gcp"
 	"crawl.example.com/egress-proxies-operator/providers/kubernetes"
+	"crawl.example.com/egress-proxies-operator/providers/kvm"
+	"crawl.example.com/egress-proxies-operator/providers/kvm2"
 )
 
 // factories are the providers this binary has. This is the only place that knows them all.
@@ -26,6 +30,8 @@ func factories() map[v1alpha1.ProviderType]providers.Factory {
 	for _, factory := range []providers.Factory{
 		gcp.NewFactory(),
 		kubernetes.NewFactory(),
+		kvm.NewFactory(),
+		kvm2.NewFactory(),
 	} {
 		all[factory.Type()] = factory
 	}
@@ -89,7 +95,7 @@ func newProviderManager(ctx context.Context, factory providers.Factory, o manage
 	}
 	options := provider.Options{
 		Factory: factory, Clock: clock.RealClock{}, ClusterID: clusterID, ControllerName: o.ControllerName,
-		Namespaces: o.WatchNamespaces, Registerer: metrics.Registry,
+		Namespaces: o.WatchNamespaces, Registerer: metrics.Registry, Secrets: ownSecrets(mgr.GetAPIReader(), o.LeaderElectionNamespace),
 	}
 	if factory.Type() == v1alpha1.ProviderKubernetes {
 		// Pods are made in this cluster, and their Squid is configured with the credentials; other providers need neither.
@@ -100,6 +106,18 @@ func newProviderManager(ctx context.Context, factory providers.Factory, o manage
 		return nil, err
 	}
 	return mgr, nil
+}
+
+// ownSecrets reads Secrets of the operator's own namespace, past the cache, which holds those with user data only. Which ones
+// a manager may read is for its role to say.
+func ownSecrets(reader client.Reader, namespace string) func(context.Context, string) (map[string][]byte, error) {
+	return func(ctx context.Context, name string) (map[string][]byte, error) {
+		secret := &corev1.Secret{}
+		if err := reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, secret); err != nil {
+			return nil, fmt.Errorf("read Secret %s/%s: %w", namespace, name, err)
+		}
+		return secret.Data, nil
+	}
 }
 
 func start(ctx context.Context, mgr ctrl.Manager) error {
