@@ -6,8 +6,9 @@ import (
 )
 
 const (
-	// MinBackoff is the pause after the first failed dial, MaxBackoff the longest. It doubles in between.
+	// MinBackoff is the pause after the first failed dial. It doubles with each one more.
 	MinBackoff = time.Second
+	// MaxBackoff is the longest pause.
 	MaxBackoff = time.Minute
 	// jitter is by how much a pause may be shorter, so that hosts that went down together are not dialled together.
 	jitter = 0.25

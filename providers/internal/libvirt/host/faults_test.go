@@ -175,7 +175,7 @@ func TestDaemonsRestartUnderAFleet(t *testing.T) {
 	rig.Link.Cut()
 	libvirttest.Await(t, func() error {
 		if _, err := fleet(); sshdial.KindOf(err) != sshdial.Unreachable {
-			return fmt.Errorf("without sshd: %v", err)
+			return errors.Join(errors.New("sshd is gone, but this was the answer"), err)
 		}
 		return nil
 	})

@@ -18,10 +18,11 @@ const (
 	// MaxCalls on the shared connection at once. libvirtd works on five of one connection at a time and lets the rest wait
 	// where nobody sees it; the fifth is the watchdog's.
 	MaxCalls = 4
-	// WatchPeriod is the time between two looks at the shared connection, WatchLimit how long one may take. It covers what
-	// SSH's own keepalive does not: an sshd that is fine before a libvirtd that hangs.
+	// WatchPeriod is the time between two looks at the shared connection. They cover what SSH's own keepalive does not: an
+	// sshd that is fine before a libvirtd that hangs.
 	WatchPeriod = 10 * time.Second
-	WatchLimit  = 5 * time.Second
+	// WatchLimit is how long a look may take before the connection is closed.
+	WatchLimit = 5 * time.Second
 )
 
 // Config is a host of a class, complete.

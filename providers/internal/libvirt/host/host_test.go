@@ -3,7 +3,6 @@ package host_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -126,7 +125,7 @@ func TestAnotherMachineUnderTheNameIsAnError(t *testing.T) {
 	rig.Link.Cut()
 	libvirttest.Await(t, func() error {
 		if err := ask(t, h); !errors.Is(err, host.ErrOtherMachine) {
-			return fmt.Errorf("%v, want another machine", err)
+			return errors.Join(errors.New("not told as another machine"), err)
 		}
 		return nil
 	})
