@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -21,10 +23,13 @@ import (
 )
 
 const (
-	// URI of libvirt's test driver, Pool and Network that it has from the start.
+	// URI of libvirt's test driver, Pool, Network and Domain that it has from the start.
 	URI     = "test:///default"
 	Pool    = "default-pool"
 	Network = "default"
+	Domain  = "test"
+	// ClassPool is a second pool, which has the name that a class's default means.
+	ClassPool = "default"
 
 	// SafeOptions are what authorized_keys needs to say of a key that is for the operator only.
 	SafeOptions = `restrict,port-forwarding,command="/bin/false"`
@@ -53,8 +58,9 @@ type Host struct {
 	Link           *Link
 	Frames         *Frames
 
-	dir  string
-	port int
+	dir string
+	// behind is where sshd listens, behind the Link.
+	behind string
 
 	mu   sync.Mutex
 	keep *rpc.Conn
@@ -131,8 +137,8 @@ func prepare(t testing.TB, name string, programs map[string]string) *Host {
 		t.Fatal(err)
 	}
 	h.User = who.Username
-	h.port = freePort(t)
-	h.Link = newLink(listen(t, "tcp", "127.0.0.1:0"), net.JoinHostPort("127.0.0.1", strconv.Itoa(h.port)))
+	h.behind = freeAddress(t)
+	h.Link = newLink(listen(t, "tcp", "127.0.0.1:0"), h.behind)
 	_, port, _ := net.SplitHostPort(h.Link.Address())
 	h.Port, _ = strconv.Atoi(port)
 	h.Frames = newFrames(listen(t, "unix", h.Socket), h.Direct)
@@ -175,7 +181,7 @@ func (h *Host) prepareSSHD(t testing.TB, program string) {
 func (h *Host) ConfigureSSHD(t testing.TB, lines ...string) {
 	t.Helper()
 	lines = append(lines,
-		"ListenAddress 127.0.0.1:"+strconv.Itoa(h.port),
+		"ListenAddress "+h.behind,
 		"HostKey "+h.path("host_key_0"), "HostKey "+h.path("host_key_1"),
 		"AuthorizedKeysFile "+h.path("authorized_keys"),
 		"PidFile none", "StrictModes no", "UsePAM no", "PasswordAuthentication no", "KbdInteractiveAuthentication no",
@@ -225,6 +231,10 @@ func (h *Host) hold() error {
 	}
 	keep, err := rpc.Open(context.Background(), conn, URI, rpc.Options{CallTimeout: StartLimit})
 	if err != nil {
+		return err
+	}
+	if err := h.addPool(); err != nil {
+		_ = keep.Close()
 		return err
 	}
 	h.mu.Lock()
@@ -312,10 +322,15 @@ func listen(t testing.TB, network, address string) net.Listener {
 	return listener
 }
 
-// freePort is a port that nobody listened on a moment ago.
-func freePort(t testing.TB) int {
+// freeAddress is one on loopback that nobody listened on a moment ago. On Linux all of 127.0.0.0/8 is loopback, but clients
+// come from 127.0.0.1: elsewhere none of them can be given the port while sshd is away.
+func freeAddress(t testing.TB) string {
 	t.Helper()
-	listener := listen(t, "tcp", "127.0.0.1:0")
+	address := "127.0.0.1"
+	if runtime.GOOS == "linux" {
+		address = fmt.Sprintf("127.%d.%d.%d", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254))
+	}
+	listener := listen(t, "tcp", net.JoinHostPort(address, "0"))
 	defer func() { _ = listener.Close() }()
-	return listener.Addr().(*net.TCPAddr).Port
+	return listener.Addr().String()
 }
