@@ -39,6 +39,36 @@ func TestPoolSharesOutOfBoundsAreRefusedByField(t *testing.T) {
 	}
 }
 
+// A proxy that must be ready for as long as a rollout may stand still never lets one get on in time. The deadline that a pool
+// does not set is that of the pool controller.
+func TestPoolWhoseProxiesAreAvailableTooLateIsRefused(t *testing.T) {
+	env := testenv.New(t)
+	namespace := env.Namespace(t)
+	const unset = 600
+	for _, test := range []struct {
+		fields  string
+		refused bool
+	}{
+		{"minReadySeconds: 700, progressDeadlineSeconds: 10", true},
+		{"minReadySeconds: 10, progressDeadlineSeconds: 10", true},
+		{"minReadySeconds: 9, progressDeadlineSeconds: 10", false},
+		{"minReadySeconds: 0, progressDeadlineSeconds: 1", false},
+		{"progressDeadlineSeconds: 1", false},
+		{fmt.Sprintf("minReadySeconds: %d", unset), true},
+		{fmt.Sprintf("minReadySeconds: %d", unset-1), false},
+		{"minReadySeconds: 86400, progressDeadlineSeconds: 86400", true},
+		{"paused: true", false},
+	} {
+		err := poolCreated(t, env, namespace, test.fields)
+		switch {
+		case !test.refused && err != nil:
+			t.Errorf("%s was refused: %v", test.fields, err)
+		case test.refused && (err == nil || !strings.Contains(err.Error(), "spec.progressDeadlineSeconds: Invalid value") || !strings.Contains(err.Error(), "must be greater than minReadySeconds")):
+			t.Errorf("%s: %v, want a refusal that names the field", test.fields, err)
+		}
+	}
+}
+
 func TestPoolWithBothFencepostsZeroIsRefused(t *testing.T) {
 	env := testenv.New(t)
 	namespace := env.Namespace(t)

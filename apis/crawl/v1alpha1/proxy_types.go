@@ -223,12 +223,13 @@ type ProxyDeletion struct {
 // +kubebuilder:printcolumn:name="PHASE",type=string,JSONPath=".status.phase"
 // +kubebuilder:printcolumn:name="IP",type=string,JSONPath=".status.instance.addresses[0]"
 // +kubebuilder:printcolumn:name="HEALTHY",type=string,JSONPath=".status.conditions[?(@.type==\"Healthy\")].status"
+// +kubebuilder:printcolumn:name="REASON",type=string,JSONPath=".status.conditions[?(@.type==\"Ready\")].reason",priority=1
 // +kubebuilder:printcolumn:name="POOL",type=string,JSONPath=".metadata.labels.crawl\\.example\\.com/pool",priority=1
 // +kubebuilder:printcolumn:name="ZONE",type=string,JSONPath=".status.instance.zone",priority=1
 // +kubebuilder:printcolumn:name="EGRESS IP",type=string,JSONPath=".status.health.egressIP",priority=1
 // +kubebuilder:printcolumn:name="LEASING",type=string,JSONPath=".spec.leasing",priority=1
 // +kubebuilder:printcolumn:name="AGE",type=date,JSONPath=".metadata.creationTimestamp",priority=1
-// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="metadata.name must be at most 63 characters"
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="metadata.name must be at most 63 characters",fieldPath=".metadata"
 type Proxy struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`

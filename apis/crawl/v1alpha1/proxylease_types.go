@@ -294,13 +294,14 @@ type ObservedReport struct {
 // +kubebuilder:selectablefield:JSONPath=".spec.holder"
 // +kubebuilder:selectablefield:JSONPath=".spec.grant.proxyName"
 // +kubebuilder:printcolumn:name="PHASE",type=string,JSONPath=".status.phase"
+// +kubebuilder:printcolumn:name="REASON",type=string,JSONPath=".status.conditions[?(@.type==\"Bound\")].reason"
 // +kubebuilder:printcolumn:name="PROXY",type=string,JSONPath=".status.proxyRef.name"
 // +kubebuilder:printcolumn:name="URL",type=string,JSONPath=".status.proxyRef.url"
 // +kubebuilder:printcolumn:name="EXPIRES",type=string,JSONPath=".status.expireTime"
 // +kubebuilder:printcolumn:name="HOLDER",type=string,JSONPath=".spec.holder",priority=1
 // +kubebuilder:printcolumn:name="MODE",type=string,JSONPath=".spec.mode",priority=1
 // +kubebuilder:printcolumn:name="AGE",type=date,JSONPath=".metadata.creationTimestamp",priority=1
-// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="metadata.name must be at most 63 characters"
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="metadata.name must be at most 63 characters",fieldPath=".metadata"
 type ProxyLease struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`

@@ -6,6 +6,7 @@ import (
 )
 
 // ProxyPoolSpec is what a pool should be.
+// +kubebuilder:validation:XValidation:rule="(has(self.minReadySeconds) ? self.minReadySeconds : 0) < (has(self.progressDeadlineSeconds) ? self.progressDeadlineSeconds : 600)",message="progressDeadlineSeconds, which is 600 unless it is set, must be greater than minReadySeconds",fieldPath=".progressDeadlineSeconds"
 type ProxyPoolSpec struct {
 	// replicas is how many proxies the pool keeps. Unit: proxies. Default: 1.
 	// +optional
@@ -235,7 +236,7 @@ type ProxyPoolStatus struct {
 // +kubebuilder:printcolumn:name="UPDATED",type=integer,JSONPath=".status.updated"
 // +kubebuilder:printcolumn:name="LEASED",type=integer,JSONPath=".status.leased"
 // +kubebuilder:printcolumn:name="AGE",type=date,JSONPath=".metadata.creationTimestamp"
-// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 40",message="metadata.name must be at most 40 characters"
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 40",message="metadata.name must be at most 40 characters",fieldPath=".metadata"
 type ProxyPool struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`

@@ -57,7 +57,7 @@ func TestA43_InvalidObjectsAreRefused(t *testing.T) {
 		{"target with user", "Proxy", `spec: {provider: a, healthCheck: {targets: [{url: "https://u:p@a.example/"}]}}`, "spec.healthCheck.targets[0].url"},
 		{"five targets", "Proxy", `spec: {provider: a, healthCheck: {targets: [{url: "https://a.example/"}, {url: "https://b.example/"}, {url: "https://c.example/"}, {url: "https://d.example/"}, {url: "https://e.example/"}]}}`, "spec.healthCheck.targets"},
 		{"bad exit range", "Proxy", `spec: {provider: a, healthCheck: {exitIP: {cidrs: ["10.0.0.0/33"]}}}`, "spec.healthCheck.exitIP.cidrs"},
-		{"long name", "Proxy", `{metadata: {name: ` + long + `}, spec: {provider: a}}`, "metadata.name"},
+		{"long name", "Proxy", `{metadata: {name: ` + long + `}, spec: {provider: a}}`, "metadata: Invalid value: metadata.name must be at most 63 characters"},
 		{"unknown field", "Proxy", `spec: {provider: a, prot: 3128}`, `"spec.prot"`},
 
 		{"no type", "ProviderClass", `spec: {allowedNamespaces: {from: All}}`, "spec.type"},
@@ -83,7 +83,7 @@ func TestA43_InvalidObjectsAreRefused(t *testing.T) {
 		{"both fenceposts zero", "ProxyPool", `spec: {strategy: {maxSurge: 0, maxUnavailable: "0%"}, template: {spec: {provider: a}}}`, "spec.strategy.maxUnavailable"},
 		{"bad percentage", "ProxyPool", `spec: {strategy: {maxSurge: "101%"}, template: {spec: {provider: a}}}`, "spec.strategy.maxSurge"},
 		{"default above max", "ProxyPool", `spec: {leases: {defaultTTLSeconds: 100, maxTTLSeconds: 50}, template: {spec: {provider: a}}}`, "spec.leases.defaultTTLSeconds"},
-		{"pool name too long", "ProxyPool", `{metadata: {name: ` + long[:41] + `}, spec: {template: {spec: {provider: a}}}}`, "metadata.name"},
+		{"pool name too long", "ProxyPool", `{metadata: {name: ` + long[:41] + `}, spec: {template: {spec: {provider: a}}}}`, "metadata: Invalid value: metadata.name must be at most 40 characters"},
 
 		{"nothing asked for", "ProxyLease", `spec: {ttlSeconds: 60}`, "spec.selector"},
 		{"two things asked for", "ProxyLease", `spec: {selector: {}, proxyName: a}`, "spec.selector"},
