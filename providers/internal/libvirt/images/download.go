@@ -93,7 +93,7 @@ func (s *Store) write(c Volumes, pool libvirt.StoragePool, j *job) (err error) {
 		return err
 	}
 	defer func() { _ = source.Close() }()
-	head, err := readHeader(source, j.image)
+	head, err := readHeader(source)
 	if err != nil {
 		return err
 	}
@@ -113,12 +113,17 @@ func (s *Store) write(c Volumes, pool libvirt.StoragePool, j *job) (err error) {
 		}
 		return err
 	}
+	marking := false
 	defer func() {
-		if err != nil {
+		if err != nil && !(marking && rpc.CodeOf(err) == 0) {
 			// What cannot be taken back now has no marker.
 			_ = s.takeBack(j)
 		}
 	}()
+	// One that was left by a base that somebody deleted would make this one usable before it is checked.
+	if err := s.remove(s.ctx, c, pool, markerOf(j.volume, source.length)); err != nil {
+		return err
+	}
 	sum := sha256.New()
 	if err := c.VolumeUpload(s.ctx, volume, s.counted(j, source.rest(head), sum), source.length); err != nil {
 		if failed := source.failure(); failed != nil {
@@ -140,6 +145,8 @@ func (s *Store) write(c Volumes, pool libvirt.StoragePool, j *job) (err error) {
 	case v.Physical != source.length:
 		return providers.NewError(providers.Unavailable, opDownload, messageShort, fmt.Errorf("%d of %d bytes", v.Physical, source.length))
 	}
+	// Where it is not known whether the marker was made, the base may be in use already.
+	marking = true
 	return s.mark(c, pool, j, source.length)
 }
 
@@ -151,7 +158,6 @@ func (s *Store) mark(c Volumes, pool libvirt.StoragePool, j *job, length int64) 
 	}
 	_, err = c.VolumeCreate(s.ctx, pool, text)
 	if code := rpc.CodeOf(err); code == rpc.VolumeExists || code == rpc.OperationFailed {
-		// One is left of a base that somebody has deleted without it.
 		if _, lookErr := c.VolumeLookup(s.ctx, pool, markerOf(j.volume, length)); lookErr == nil {
 			return nil
 		}
@@ -193,8 +199,9 @@ func (s *Store) counted(j *job, r io.Reader, sum hash.Hash) io.Reader {
 		sum.Write(p[:n])
 		s.mu.Lock()
 		j.done += int64(n)
+		done := float64(j.done) / float64(j.length)
 		s.mu.Unlock()
-		s.o.Metrics.read(j.host, j.image.Name, n)
+		s.o.Metrics.read(j.host, j.image.Name, n, done)
 		return n, err
 	})
 }

@@ -24,9 +24,13 @@ const (
 	messageNoFile    = "the file of the image is not there or cannot be read by the provider manager"
 	messageNoImage   = "the image is not in the format qcow2"
 	messageReference = "the image refers to another file, which no base may"
+	messageRedirect  = "the server of the image redirects to where no image is fetched from: from https only to https, ten times at most"
 )
 
 const maxRedirects = 10
+
+// errRedirect says that a redirect is not followed.
+var errRedirect = errors.New("the redirect is refused")
 
 func fieldOf(image Image, name string) string { return "images[" + image.Name + "]." + name }
 
@@ -39,11 +43,12 @@ func invalid(image Image, message string, raw error) error {
 // source is an image being read.
 type source struct {
 	io.Reader
-	length int64
-	image  Image
-	close  func() error
-	idle   *time.Timer
-	err    error
+	// length is what was announced, left what has not come yet, in bytes.
+	length, left int64
+	image        Image
+	close        func() error
+	idle         *time.Timer
+	err          error
 }
 
 // open begins to read an image.
@@ -68,26 +73,34 @@ func (s *Store) open(ctx context.Context, image Image) (*source, error) {
 	client := *s.o.HTTP
 	client.CheckRedirect = func(next *http.Request, via []*http.Request) error {
 		if len(via) >= maxRedirects {
-			return errors.New("too many redirects")
+			return fmt.Errorf("%w: too many", errRedirect)
 		}
 		if via[0].URL.Scheme == "https" && next.URL.Scheme != "https" {
-			return errors.New("a redirect from https to " + next.URL.Scheme)
+			return fmt.Errorf("%w: from https to %s", errRedirect, next.URL.Scheme)
 		}
 		return nil
 	}
 	response, err := client.Do(request)
 	if err != nil {
 		cancel()
+		src.idle.Stop()
+		if wrapped, ok := errors.AsType[*url.Error](err); ok {
+			// Its text has the whole URL, which may be a licence to read.
+			err = wrapped.Err
+		}
+		if errors.Is(err, errRedirect) {
+			return nil, invalid(image, messageRedirect, err)
+		}
 		return nil, providers.NewError(providers.Unavailable, opDownload, messageServer, err)
 	}
 	src.close = func() error { cancel(); src.idle.Stop(); return response.Body.Close() }
 	status := fmt.Errorf("the server answers %s", response.Status)
 	switch {
 	case response.StatusCode == http.StatusOK && response.ContentLength > 0:
-		src.Reader, src.length = response.Body, response.ContentLength
+		src.Reader, src.length, src.left = response.Body, response.ContentLength, response.ContentLength
 		return src, nil
 	case response.StatusCode == http.StatusOK:
-		err = invalid(image, messageNoLength, nil)
+		err = invalid(image, messageNoLength, status)
 	case response.StatusCode >= 500, response.StatusCode == http.StatusTooManyRequests, response.StatusCode == http.StatusRequestTimeout:
 		err = providers.NewError(providers.Unavailable, opDownload, messageServer, status)
 	default:
@@ -108,7 +121,7 @@ func openFile(image Image, path string) (*source, error) {
 	if err != nil {
 		return nil, errors.Join(invalid(image, messageNoFile, err), file.Close())
 	}
-	return &source{Reader: io.LimitReader(file, info.Size()), length: info.Size(), image: image, close: file.Close}, nil
+	return &source{Reader: io.LimitReader(file, info.Size()), length: info.Size(), left: info.Size(), image: image, close: file.Close}, nil
 }
 
 // Close ends the reading.
@@ -119,6 +132,10 @@ func (s *source) Read(p []byte) (int, error) {
 	n, err := s.Reader.Read(p)
 	if s.idle != nil {
 		s.idle.Reset(IdleTimeout)
+	}
+	s.left -= int64(n)
+	if errors.Is(err, io.EOF) && s.left > 0 {
+		err = io.ErrUnexpectedEOF
 	}
 	if err != nil && !errors.Is(err, io.EOF) {
 		s.err = providers.NewError(providers.Unavailable, opDownload, messageServer, err)
@@ -149,11 +166,12 @@ const (
 
 // readHeader checks that an image is one that a base may be. One that names another file of the host would show that file to
 // its guest.
-func readHeader(r io.Reader, image Image) (header, error) {
+func readHeader(s *source) (header, error) {
+	image := s.image
 	raw := make([]byte, headerBytes)
-	n, err := io.ReadFull(r, raw)
-	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) {
-		return header{}, providers.NewError(providers.Unavailable, opDownload, messageServer, err)
+	n, err := io.ReadFull(s, raw)
+	if failed := s.failure(); err != nil && failed != nil {
+		return header{}, failed
 	}
 	if n < headerBytes || string(raw[:4]) != qcow2Magic {
 		return header{}, invalid(image, messageNoImage, nil)
