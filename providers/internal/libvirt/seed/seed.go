@@ -152,6 +152,10 @@ func vendorData(in Input) ([]byte, error) {
 func contentType(text string) string {
 	first, _, _ := strings.Cut(text, "\n")
 	switch {
+	case strings.HasPrefix(first, "#cloud-config-archive"):
+		return "text/cloud-config-archive"
+	case strings.HasPrefix(first, "#part-handler"):
+		return "text/part-handler"
 	case strings.HasPrefix(first, "#!"):
 		return "text/x-shellscript"
 	case strings.HasPrefix(first, "#include"):
