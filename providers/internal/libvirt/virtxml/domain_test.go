@@ -126,8 +126,8 @@ func FuzzV2_Definitions(f *testing.F) {
 	})
 }
 
-// TestV29_SeedIsAVirtioDisk whatever the machine: kernels of cloud images see no CD-ROM on SATA, and pc has no SATA at all.
-func TestV29_SeedIsAVirtioDisk(t *testing.T) {
+// TestSeedIsAVirtioDisk whatever the machine: kernels of cloud images see no CD-ROM on SATA, and pc has no SATA at all.
+func TestSeedIsAVirtioDisk(t *testing.T) {
 	for _, kind := range []string{"kvm", "qemu", "test"} {
 		d := sample()
 		d.Type = kind
