@@ -87,7 +87,7 @@ func (h *hypervisor) look(ctx context.Context) (int64, error) {
 	} else if err := h.control.Do(ctx, inspect); err != nil {
 		return 0, err
 	}
-	if err := h.engine.Tidy(ctx); err != nil {
+	if err := errors.Join(h.engine.Tidy(ctx), h.engine.Notice(ctx)); err != nil {
 		return 0, err
 	}
 	return h.engine.Free(ctx)

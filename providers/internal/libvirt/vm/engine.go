@@ -86,6 +86,8 @@ type Engine struct {
 	ended  map[string]ending
 	// idleSince is when a machine was first seen not to run, by UUID.
 	idleSince map[string]time.Time
+	// running are the owners of machines that ran when they were last looked at, by UUID.
+	running map[string]providers.Owner
 	// doubtful are the UUIDs of records whose definition got no answer, by name.
 	doubtful map[string]string
 	// suspects are removed machines of which volumes may appear late, by UUID.
@@ -109,8 +111,8 @@ func New(o Options) *Engine {
 	return &Engine{
 		Options: o, ctx: ctx, cancel: cancel, slots: make(chan struct{}, MaxBuilds),
 		builds: map[string]*build{}, ended: map[string]ending{}, idleSince: map[string]time.Time{}, suspects: map[string]suspect{},
-		doubtful: map[string]string{},
-		arrived:  make(chan struct{}),
+		doubtful: map[string]string{}, running: map[string]providers.Owner{},
+		arrived: make(chan struct{}),
 	}
 }
 

@@ -86,6 +86,7 @@ func (e *Engine) Get(ctx context.Context, name, operation string) (providers.Ins
 	if err != nil {
 		return providers.Instance{}, e.lookError("get instance", operation, err)
 	}
+	e.saw(i)
 	if i.State != providers.StateRunning || !e.mine(i.Owner) {
 		return i, nil
 	}
