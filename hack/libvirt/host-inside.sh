@@ -25,6 +25,8 @@ dnsmasq --conf-file=/dev/null --interface=br0 --bind-interfaces --except-interfa
 virtlogd -d -p /run/libvirt/virtlogd.pid
 libvirtd -d -p /run/libvirt/libvirtd.pid
 virsh() { command virsh -q -c qemu:///system "$@"; }
+# libvirt runs every QEMU once to see what it can, and remembers that: on a busy machine it takes longer than a client waits.
+virsh capabilities >/dev/null
 if ! virsh pool-info egress >/dev/null 2>&1; then
 	virsh pool-define-as egress dir --target /var/lib/libvirt/images/egress
 	virsh pool-autostart egress

@@ -26,6 +26,11 @@ new() {
 	# The package's own state, as on a machine where it was just installed.
 	cp -a /etc/libvirt "$dir/etc-libvirt"
 	cp -a /var/lib/libvirt "$dir/var-lib-libvirt"
+	# What another host has found out about QEMU holds here as well.
+	local other
+	for other in "$EGRESS_LAB"/*/var-cache-libvirt/qemu; do
+		if [ -e "$other" ]; then cp -a "$other" "$dir/var-cache-libvirt/" && break; fi
+	done
 	rm -rf "$dir"/etc-libvirt/{qemu,storage}/{networks,autostart} "$dir"/var-lib-libvirt/images/*
 	mkdir -p "$dir/var-lib-libvirt/images/egress"
 	chmod 711 "$dir/var-lib-libvirt/images" "$dir/var-lib-libvirt/images/egress"
