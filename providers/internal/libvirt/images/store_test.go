@@ -76,7 +76,12 @@ func TestV15_TwoProcessesShareABase(t *testing.T) {
 				server.set(whole(data))
 				whole(data)(w, r)
 			})
-			one, two := newRig(t, map[string]*pool{"a": shared}), newRig(t, map[string]*pool{"a": shared})
+			m, err := NewMetrics(nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			counted := func(o *Options) { o.Metrics = m }
+			one, two := newRig(t, map[string]*pool{"a": shared}, counted), newRig(t, map[string]*pool{"a": shared}, counted)
 			image := Image{Name: "debian", URL: server.URL}
 			for _, r := range []*rig{one, two} {
 				if _, _, err := r.ensure("a", image); err != nil {
@@ -89,6 +94,9 @@ func TestV15_TwoProcessesShareABase(t *testing.T) {
 				if _, p, err := r.ensure("a", image); err != nil || !p.Done {
 					t.Errorf("%+v, %v", p, err)
 				}
+			}
+			if got := testutil.ToFloat64(m.downloads.WithLabelValues("a", "debian", "")); got != 2 {
+				t.Errorf("%v of two succeeded", got)
 			}
 			if n := shared.uploadCount(); n != 1 || len(shared.deleted) != 0 {
 				t.Errorf("%d uploads, deleted were %v", n, shared.deleted)
