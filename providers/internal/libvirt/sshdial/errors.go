@@ -27,7 +27,7 @@ const (
 	NotSSH Kind = "NotSSH"
 	// ForwardRefused says: the SSH server does not forward to sockets.
 	ForwardRefused Kind = "ForwardRefused"
-	// SocketRefused says: the SSH server could not reach the socket, or the key may not forward; OpenSSH answers alike.
+	// SocketRefused says: the SSH server could not reach the socket, or the key or the server may not forward; OpenSSH answers alike.
 	SocketRefused Kind = "SocketRefused"
 )
 
@@ -48,7 +48,8 @@ var kinds = map[Kind]struct {
 	ForwardRefused: {"the SSH server of the host does not forward to sockets: " +
 		"check AllowStreamLocalForwarding and DisableForwarding in sshd_config", false},
 	SocketRefused: {"the libvirt socket of the host cannot be reached: check that libvirtd runs, the path of the socket, " +
-		"that the user is in the group of the socket (libvirt), and that the key has port-forwarding in authorized_keys", false},
+		"that the user is in the group of the socket (libvirt), that the key has port-forwarding in authorized_keys, " +
+		"and that sshd_config has no AllowStreamLocalForwarding or DisableForwarding against it", false},
 }
 
 // Message is a stable sentence that says what to check.
