@@ -99,6 +99,15 @@ install: ## Install the CRDs.
 deploy: ## Deploy the operator with the image IMG.
 	hack/deploy.sh $(IMG)
 
+KVM_SSH_KEY ?= $(HOME)/.ssh/proxy-operator_ed25519
+KVM_KNOWN_HOSTS ?= $(HOME)/.ssh/kvm_known_hosts
+NAMESPACE ?= egress-proxies-operator-system
+
+.PHONY: kvm-ssh-secret
+kvm-ssh-secret: ## Make or update the Secret kvm-ssh from KVM_SSH_KEY and KVM_KNOWN_HOSTS, in NAMESPACE.
+	$(KUBECTL) create secret generic kvm-ssh --namespace=$(NAMESPACE) --dry-run=client --output=yaml \
+		--from-file=id_ed25519=$(KVM_SSH_KEY) --from-file=known_hosts=$(KVM_KNOWN_HOSTS) | $(KUBECTL) apply -f -
+
 .PHONY: undeploy
 undeploy: ## Remove the operator; CRDs and what they hold stay.
 	$(KUBECTL) delete --ignore-not-found -k config/deploy

@@ -121,6 +121,8 @@ func (b *Bed) Class(name string, hosts int) *v1alpha1.ProviderClass {
 		Images: []v1alpha1.LibvirtImage{
 			{Name: Image, URL: b.server.URL + "/" + Image}, {Name: MissingImage, URL: b.server.URL + "/" + MissingImage},
 		},
+		// Small, so that fifty of them fit into the pools.
+		DiskSizeGb:   new(int32(1)),
 		MachineTypes: []v1alpha1.LibvirtMachineType{{Name: MachineType, CPUs: 1, Memory: resource.MustParse("128Mi")}},
 	}
 	for _, h := range b.Hosts[:hosts] {
