@@ -153,7 +153,7 @@ func (c *composer) setDrained() {
 	case !c.draining():
 		c.set(v1alpha1.ConditionDrained, metav1.ConditionFalse, v1alpha1.ReasonNotRequested, "Nobody asks for the proxy to be empty.")
 	case !c.in.LeasesKnown || c.in.Leases > 0:
-		c.set(v1alpha1.ConditionDrained, metav1.ConditionFalse, v1alpha1.ReasonDraining, "Leases still hold the proxy; no new ones are granted.")
+		c.set(v1alpha1.ConditionDrained, metav1.ConditionFalse, v1alpha1.ReasonDraining, c.drainingMessage())
 	default:
 		c.set(v1alpha1.ConditionDrained, metav1.ConditionTrue, v1alpha1.ReasonDrained, "No lease holds the proxy.")
 	}
@@ -171,6 +171,8 @@ func (c *composer) setReady() {
 		no(v1alpha1.ReasonWaitingForProviderManager, fmt.Sprintf("No provider manager for ProviderClass %s is at work.", c.px.Spec.Provider))
 	case c.acceptance.status != metav1.ConditionTrue:
 		no(v1alpha1.ReasonNotAccepted, c.acceptance.message)
+	case provisioned.Status != metav1.ConditionTrue && untilStalled(&c.out, c.in.Now) == 0:
+		no(v1alpha1.ReasonNotProvisioned, provisioned.Message)
 	case provisioned.Status != metav1.ConditionTrue && underWay(provisioned.Reason):
 		no(v1alpha1.ReasonNotProvisioned, "The instance is on its way; the condition Provisioned says how far.")
 	case provisioned.Status != metav1.ConditionTrue:
@@ -201,6 +203,9 @@ func (c *composer) deletionMessage() string {
 	}
 	if c.out.Binding == nil && len(instanceFinalizers(c.px)) > 0 {
 		return fmt.Sprintf("The deletion waits for a provider manager: %s To give the instance up, set the annotation %s=true.", c.acceptance.message, v1alpha1.AnnotationSkipCleanup)
+	}
+	if drainHeld(c.px) && c.get(v1alpha1.ConditionDrained).Status != metav1.ConditionTrue {
+		return "The deletion waits for leases; the condition Drained says for how many, and until when."
 	}
 	// The provider manager says the same, where one is at work.
 	switch c.acceptance.reason {

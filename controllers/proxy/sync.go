@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -94,7 +95,7 @@ func (r *Reconciler) sync(ctx context.Context, px *v1alpha1.Proxy) (reconcile.Re
 		return reconcile.Result{}, err
 	}
 	r.announce(px, before)
-	return reconcile.Result{RequeueAfter: plan.recheck}, nil
+	return reconcile.Result{RequeueAfter: cmp.Or(plan.recheck, again(px, &desired, in))}, nil
 }
 
 // class that px names; nil when there is none.

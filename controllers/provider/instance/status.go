@@ -38,6 +38,15 @@ var messages = map[string]string{
 
 func messageOf(a Action) string { return cmp.Or(a.Message, messages[a.Reason]) }
 
+// message of the Provisioned condition. What an instance waits for while it starts is the provider's to say; that it does is
+// the likeliest trouble of a new class.
+func (c composition) message() string {
+	if c.action.Reason == v1alpha1.ReasonStarting && c.action.Message == "" && c.instance.Message != "" {
+		return messages[v1alpha1.ReasonStarting] + ": " + c.instance.Message
+	}
+	return messageOf(c.action)
+}
+
 // composition is everything the status is made from.
 type composition struct {
 	generation int64
@@ -91,7 +100,7 @@ func (c composition) provisioned(status *v1alpha1.ProxyStatus) {
 	case c.unanswered:
 		c.set(status, v1alpha1.ConditionProvisioned, metav1.ConditionUnknown, c.action.Reason, messageOf(c.action))
 	case c.action.Reason != "":
-		c.set(status, v1alpha1.ConditionProvisioned, metav1.ConditionFalse, c.action.Reason, messageOf(c.action))
+		c.set(status, v1alpha1.ConditionProvisioned, metav1.ConditionFalse, c.action.Reason, c.message())
 	}
 }
 
