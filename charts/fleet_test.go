@@ -201,3 +201,21 @@ func TestWrongValuesOfAFleetAreRefusedByName(t *testing.T) {
 		}
 	}
 }
+
+func TestAFleetWithTwoOfOneNameIsRefused(t *testing.T) {
+	helm := component(t, "helm")
+	const provider = ".template.spec.provider=kubernetes"
+	pools := func(a, b string) string {
+		return "pools[0].name=" + a + ",pools[0]" + provider + ",pools[1].name=" + b + ",pools[1]" + provider
+	}
+	for values, want := range map[string]string{
+		pools("eu", "eu") + ",pools[1].replicas=5":              "there are two of kind ProxyPool with the name eu; each needs a name of its own",
+		"proxies[0].name=a,proxies[1].name=b,proxies[2].name=a": "there are two of kind Proxy with the name a; each needs a name of its own",
+		pools("eu", "us") + ",proxies[0].name=eu":               "",
+	} {
+		_, err := output(helm, "template", "fleet", fleetChart, "--set", values)
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v, want %q", values, err, want)
+		}
+	}
+}

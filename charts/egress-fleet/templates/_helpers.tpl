@@ -18,3 +18,17 @@ size, which an annotation tells, goes on without one. Argument: dict "root" $ "n
 {{- end -}}
 {{- end -}}
 {{- end -}}
+
+{{/*
+Fails when two objects of a kind have one name: helm would write the one over the other and call it a success. Argument:
+dict "kind" KIND "list" LIST.
+*/}}
+{{- define "fleet.distinct" -}}
+{{- $names := dict -}}
+{{- range .list -}}
+{{- if hasKey $names .name -}}
+{{- fail (printf "there are two of kind %s with the name %s; each needs a name of its own" $.kind .name) -}}
+{{- end -}}
+{{- $_ := set $names .name true -}}
+{{- end -}}
+{{- end -}}
