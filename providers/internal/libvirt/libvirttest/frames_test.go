@@ -2,6 +2,7 @@ package libvirttest_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -23,24 +24,20 @@ func TestRigFaultsOfCalls(t *testing.T) {
 	for name, test := range map[string]struct {
 		fault libvirttest.Fault
 		code  int
-		lost  bool
-		done  bool
+		// lost is the connection, silent the call, done what libvirtd has to do.
+		lost, silent, done bool
 	}{
 		"pass":       {done: true},
 		"late":       {fault: libvirttest.Fault{Delay: short}, done: true},
 		"cut-before": {fault: libvirttest.Fault{Action: libvirttest.CutBefore}, lost: true},
 		"cut-after":  {fault: libvirttest.Fault{Action: libvirttest.CutAfter}, lost: true, done: true},
 		"fail":       {fault: libvirttest.Fault{Action: libvirttest.Fail, Code: rpc.SystemError, Message: "No space left on device"}, code: rpc.SystemError},
-		"stall":      {fault: libvirttest.Fault{Action: libvirttest.Stall}, lost: true, done: true},
-		"hold":       {fault: libvirttest.Fault{Action: libvirttest.Hold}, lost: true},
+		"stall":      {fault: libvirttest.Fault{Action: libvirttest.Stall}, silent: true, done: true},
+		"hold":       {fault: libvirttest.Fault{Action: libvirttest.Hold}, silent: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h.Frames.Reset()
-			limit := rpc.DefaultCallTimeout
-			if test.lost {
-				limit = short
-			}
-			c := direct(t, h, rpc.Options{CallTimeout: limit})
+			c := direct(t, h)
 			// The second definition is the one that suffers.
 			h.Frames.Decide(func(call libvirttest.Call) libvirttest.Fault {
 				if call.Procedure == libvirttest.DomainDefineXMLFlags && call.Nth == 1 {
@@ -48,13 +45,20 @@ func TestRigFaultsOfCalls(t *testing.T) {
 				}
 				return libvirttest.Fault{}
 			})
-			if err := define(t, c, name+"-first"); err != nil {
+			if err := define(t.Context(), c, name+"-first"); err != nil {
 				t.Fatal(err)
 			}
+			ctx := t.Context()
+			if test.silent {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeout(ctx, short)
+				defer cancel()
+			}
 			start := time.Now()
-			err := define(t, c, name)
-			if rpc.CodeOf(err) != test.code || rpc.IsLost(err) != test.lost || (err == nil) != (test.code == 0 && !test.lost) {
-				t.Errorf("%v, want code %d, lost: %v", err, test.code, test.lost)
+			err := define(ctx, c, name)
+			if rpc.CodeOf(err) != test.code || rpc.IsLost(err) != test.lost || errors.Is(err, context.DeadlineExceeded) != test.silent ||
+				(err == nil) != (test.code == 0 && !test.lost && !test.silent) {
+				t.Errorf("%v, want code %d, lost: %v, silent: %v", err, test.code, test.lost, test.silent)
 			}
 			if err != nil && !strings.Contains(err.Error(), test.fault.Message) {
 				t.Errorf("%v, want %q in it", err, test.fault.Message)
@@ -69,7 +73,7 @@ func TestRigFaultsOfCalls(t *testing.T) {
 				}
 				return nil
 			})
-			if err := answers(t, c); (err != nil) != test.lost {
+			if err := answers(t.Context(), c); (err != nil) != test.lost {
 				t.Errorf("the next call: %v", err)
 			}
 		})
@@ -80,42 +84,51 @@ func TestRigFaultsOfCalls(t *testing.T) {
 func TestRigCounts(t *testing.T) {
 	h := libvirttest.Start(t, 1)[0]
 	h.Frames.Reset()
-	c := direct(t, h, rpc.Options{})
+	c := direct(t, h)
 	var seen []libvirttest.Call
 	h.Frames.Decide(func(call libvirttest.Call) libvirttest.Fault {
-		if call.Procedure == libvirttest.ConnectGetLibVersion {
-			seen = append(seen, call)
-			return libvirttest.Fault{Delay: short}
+		if call.Procedure != libvirttest.ConnectGetLibVersion {
+			return libvirttest.Fault{}
 		}
-		return libvirttest.Fault{}
+		seen = append(seen, call)
+		return libvirttest.Fault{Action: libvirttest.Hold}
 	})
 	before := len(h.Frames.Calls())
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
 	var wg sync.WaitGroup
 	for range 3 {
 		wg.Go(func() {
-			if err := answers(t, c); err != nil {
+			if err := answers(ctx, c); !errors.Is(err, context.Canceled) {
 				t.Error(err)
 			}
 		})
 	}
+	libvirttest.Await(t, func() error {
+		if n := h.Frames.Count(libvirttest.ConnectGetLibVersion); n != 3 {
+			return fmt.Errorf("%d calls", n)
+		}
+		return nil
+	})
+	cancel()
 	wg.Wait()
 	for i, call := range seen {
 		if call.Nth != i || call.N != before+i || call.Procedure.String() != "ConnectGetLibVersion" {
 			t.Errorf("call %d is %+v", i, call)
 		}
 	}
-	if n, most := h.Frames.Count(libvirttest.ConnectGetLibVersion), h.Frames.MostInFlight(); len(seen) != 3 || n != 3 || most != 3 {
-		t.Errorf("%d calls decided, %d counted, %d at once", len(seen), n, most)
+	if most := h.Frames.MostInFlight(); len(seen) != 3 || most != 3 {
+		t.Errorf("%d calls decided, %d at once", len(seen), most)
 	}
 	if h.Frames.Open() != 1 || h.Frames.Opened() != 1 {
 		t.Errorf("%d connections of %d", h.Frames.Open(), h.Frames.Opened())
 	}
 	h.Frames.Reset()
-	if err := answers(t, c); err != nil || len(seen) != 3 || len(h.Frames.Calls()) != 1 {
+	if err := answers(t.Context(), c); err != nil || len(seen) != 3 || len(h.Frames.Calls()) != 1 {
 		t.Errorf("after Reset: %v, %d calls decided, calls %v", err, len(seen), h.Frames.Calls())
 	}
 	h.Frames.Cut()
-	if err := answers(t, c); !rpc.IsLost(err) {
+	if err := answers(t.Context(), c); !rpc.IsLost(err) {
 		t.Errorf("cut: %v", err)
 	}
 	libvirttest.Await(t, func() error {
@@ -137,7 +150,7 @@ func image(length int) []byte {
 // TestRigUploads: sizes are those of a file system, whatever becomes of the upload.
 func TestRigUploads(t *testing.T) {
 	h := libvirttest.Start(t, 1)[0]
-	c := direct(t, h, rpc.Options{})
+	c := direct(t, h)
 	lookup := func(c *rpc.Conn) libvirt.StoragePool {
 		t.Helper()
 		pool, err := c.PoolLookupByName(t.Context(), libvirttest.Pool)
@@ -156,7 +169,7 @@ func TestRigUploads(t *testing.T) {
 	}
 	sizes := func(v libvirt.StorageVol, capacity, physical int) {
 		t.Helper()
-		xml, err := direct(t, h, rpc.Options{}).VolumeXML(t.Context(), v)
+		xml, err := direct(t, h).VolumeXML(t.Context(), v)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -199,7 +212,7 @@ func TestRigUploads(t *testing.T) {
 	sizes(v, 65536, empty)
 	upload(v)
 	h.Libvirtd.Restart(t)
-	c = direct(t, h, rpc.Options{})
+	c = direct(t, h)
 	v = create(c, "base.qcow2", "qcow2")
 	sizes(v, 65536, empty)
 
@@ -218,6 +231,6 @@ func TestRigUploads(t *testing.T) {
 			t.Errorf("%+v: %v after %d bytes", fault, err, got)
 		}
 		sizes(v, 1<<30, int(got))
-		c = direct(t, h, rpc.Options{})
+		c = direct(t, h)
 	}
 }

@@ -23,8 +23,9 @@ import (
 )
 
 const (
-	// URI of libvirt's test driver, Pool, Network and Domain that it has from the start.
-	URI     = "test:///default"
+	// URI of libvirt's test driver.
+	URI = "test:///default"
+	// Pool, Network and Domain are what it has from the start.
 	Pool    = "default-pool"
 	Network = "default"
 	Domain  = "test"

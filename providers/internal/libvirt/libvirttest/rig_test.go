@@ -1,6 +1,7 @@
 package libvirttest_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -18,7 +19,7 @@ import (
 	"crawl.example.com/egress-proxies-operator/providers/internal/libvirt/sshdial"
 )
 
-// short is the limit of calls that are not to be answered.
+// short is how long a test waits for an answer that is not to come.
 const short = 300 * time.Millisecond
 
 // dial opens a connection through everything that a host has.
@@ -28,22 +29,22 @@ func dial(t *testing.T, h *libvirttest.Host) *rpc.Conn {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return open(t, stream, rpc.Options{})
+	return open(t, stream)
 }
 
 // direct opens a connection to Frames, without SSH.
-func direct(t *testing.T, h *libvirttest.Host, o rpc.Options) *rpc.Conn {
+func direct(t *testing.T, h *libvirttest.Host) *rpc.Conn {
 	t.Helper()
 	stream, err := net.Dial("unix", h.Socket)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return open(t, stream, o)
+	return open(t, stream)
 }
 
-func open(t *testing.T, stream net.Conn, o rpc.Options) *rpc.Conn {
+func open(t *testing.T, stream net.Conn) *rpc.Conn {
 	t.Helper()
-	conn, err := rpc.Open(t.Context(), stream, libvirttest.URI, o)
+	conn, err := rpc.Open(t.Context(), stream, libvirttest.URI, rpc.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,13 +53,13 @@ func open(t *testing.T, stream net.Conn, o rpc.Options) *rpc.Conn {
 }
 
 // answers tells whether libvirtd answers.
-func answers(t *testing.T, c *rpc.Conn) error {
-	_, err := c.LibVersion(t.Context())
+func answers(ctx context.Context, c *rpc.Conn) error {
+	_, err := c.LibVersion(ctx)
 	return err
 }
 
-func define(t *testing.T, c *rpc.Conn, name string) error {
-	_, err := c.DomainDefine(t.Context(), fmt.Sprintf("<domain type='test'><name>%s</name><memory unit='MiB'>64</memory><os><type>hvm</type></os></domain>", name))
+func define(ctx context.Context, c *rpc.Conn, name string) error {
+	_, err := c.DomainDefine(ctx, fmt.Sprintf("<domain type='test'><name>%s</name><memory unit='MiB'>64</memory><os><type>hvm</type></os></domain>", name))
 	return err
 }
 
@@ -66,7 +67,7 @@ func define(t *testing.T, c *rpc.Conn, name string) error {
 func TestRigHostsAreApartAndKeepTheirState(t *testing.T) {
 	hosts := libvirttest.Start(t, 2)
 	first := dial(t, hosts[0])
-	if err := define(t, first, "px-1"); err != nil {
+	if err := define(t.Context(), first, "px-1"); err != nil {
 		t.Fatal(err)
 	}
 	if err := first.Close(); err != nil {
@@ -93,7 +94,7 @@ func TestRigHostsAreApartAndKeepTheirState(t *testing.T) {
 func TestRigHasWhatClassesExpect(t *testing.T) {
 	h := libvirttest.Start(t, 1)[0]
 	for _, when := range []string{"from the start", "after a restart"} {
-		c := direct(t, h, rpc.Options{})
+		c := direct(t, h)
 		for _, name := range []string{libvirttest.Pool, libvirttest.ClassPool} {
 			pool, err := c.PoolLookupByName(t.Context(), name)
 			if err != nil {
@@ -116,27 +117,29 @@ func TestRigHasWhatClassesExpect(t *testing.T) {
 // TestRigLibvirtd freezes, kills and starts libvirtd behind an sshd that is fine.
 func TestRigLibvirtd(t *testing.T) {
 	h := libvirttest.Start(t, 1)[0]
-	c, hasty := dial(t, h), direct(t, h, rpc.Options{CallTimeout: short})
+	c := dial(t, h)
 	h.Libvirtd.Freeze()
-	if err := answers(t, hasty); !rpc.IsLost(err) {
+	ctx, cancel := context.WithTimeout(t.Context(), short)
+	defer cancel()
+	if err := answers(ctx, c); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("frozen: %v, want no answer", err)
 	}
 	h.Libvirtd.Thaw()
-	if err := answers(t, c); err != nil {
+	if err := answers(t.Context(), c); err != nil {
 		t.Errorf("thawed: %v", err)
 	}
-	if err := define(t, c, "px-1"); err != nil {
+	if err := define(t.Context(), c, "px-1"); err != nil {
 		t.Fatal(err)
 	}
 	h.Libvirtd.Kill()
-	if err := answers(t, c); !rpc.IsLost(err) {
+	if err := answers(t.Context(), c); !rpc.IsLost(err) {
 		t.Errorf("killed: %v, want a lost connection", err)
 	}
 	if _, err := net.Dial("unix", h.Direct); err == nil {
 		t.Error("killed: somebody listens")
 	}
 	h.Libvirtd.Start(t)
-	if err := answers(t, dial(t, h)); err != nil {
+	if err := answers(t.Context(), dial(t, h)); err != nil {
 		t.Errorf("started: %v", err)
 	}
 	if got := h.Domains(t); len(got) > 0 {
@@ -159,7 +162,7 @@ func TestRigSSHD(t *testing.T) {
 		t.Errorf("%d processes, %d connections", h.SSHD.Children(), h.Link.Open())
 	}
 	h.SSHD.Kill()
-	if err := answers(t, c); err != nil {
+	if err := answers(t.Context(), c); err != nil {
 		t.Errorf("a session did not outlive sshd: %v", err)
 	}
 	if err := dialled(h.Auth()); sshdial.KindOf(err) != sshdial.Unreachable {
@@ -208,7 +211,7 @@ func TestRigLink(t *testing.T) {
 	c := dial(t, h)
 	h.Link.Stall()
 	answer := make(chan error)
-	go func() { answer <- answers(t, c) }()
+	go func() { answer <- answers(t.Context(), c) }()
 	select {
 	case err := <-answer:
 		t.Errorf("stalled: %v", err)
@@ -222,10 +225,10 @@ func TestRigLink(t *testing.T) {
 		t.Errorf("%d connections", h.Link.Opened())
 	}
 	h.Link.Cut()
-	if err := answers(t, c); !rpc.IsLost(err) {
+	if err := answers(t.Context(), c); !rpc.IsLost(err) {
 		t.Errorf("cut: %v", err)
 	}
-	if err := answers(t, dial(t, h)); err != nil {
+	if err := answers(t.Context(), dial(t, h)); err != nil {
 		t.Errorf("after the cut: %v", err)
 	}
 }
