@@ -135,11 +135,19 @@ func (s *settings) readImages(block *v1alpha1.LibvirtClass, path *field.Path) (p
 			problems = append(problems, field.Duplicate(at.Child("name"), image.Name))
 		}
 		if why := badImageURL(image.URL); why != "" {
-			problems = append(problems, field.Invalid(at.Child("url"), image.URL, why))
+			problems = append(problems, field.Invalid(at.Child("url"), withoutPassword(image.URL), why))
 		}
 		s.images[image.Name] = images.Image{Name: image.Name, URL: image.URL, SHA256: image.SHA256}
 	}
 	return problems
+}
+
+// withoutPassword is a URL that may be shown.
+func withoutPassword(text string) string {
+	if u, err := url.Parse(text); err == nil {
+		return u.Redacted()
+	}
+	return "REDACTED"
 }
 
 func badImageURL(text string) string {

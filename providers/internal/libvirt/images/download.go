@@ -115,7 +115,7 @@ func (s *Store) write(c Volumes, pool libvirt.StoragePool, j *job) (err error) {
 	}
 	marking := false
 	defer func() {
-		if err != nil && !(marking && rpc.CodeOf(err) == 0) {
+		if err != nil && (!marking || rpc.CodeOf(err) != 0) {
 			// What cannot be taken back now has no marker.
 			_ = s.takeBack(j)
 		}

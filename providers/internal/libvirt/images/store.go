@@ -169,11 +169,7 @@ func (s *Store) Ensure(ctx context.Context, c Volumes, host, pool string, image 
 		return Base{}, Progress{Percent: -1}, j.err
 	default:
 		j.running, j.done, j.length = true, 0, 0
-		s.wg.Add(1)
-		go func() {
-			defer s.wg.Done()
-			s.run(j)
-		}()
+		s.wg.Go(func() { s.run(j) })
 	}
 	return Base{}, Progress{Percent: j.percent()}, nil
 }

@@ -114,27 +114,35 @@ func QCOW2(length int) []byte {
 	return data
 }
 
+// NewClass is a class of a type with one host that nobody reaches.
+func NewClass(of v1alpha1.ProviderType, name string) *v1alpha1.ProviderClass {
+	return newClass(of, name, "http://192.0.2.1", []v1alpha1.LibvirtHost{{Name: "h1", Address: "192.0.2.2", User: "somebody"}})
+}
+
 // Class of a name, on the first so many hosts.
 func (b *Bed) Class(name string, hosts int) *v1alpha1.ProviderClass {
+	var all []v1alpha1.LibvirtHost
+	for _, h := range b.Hosts[:hosts] {
+		all = append(all, v1alpha1.LibvirtHost{
+			Name: h.Name, Address: h.Address, Port: int32(h.Port), User: h.User, Socket: h.Socket, URI: libvirttest.URI, Pool: libvirttest.Pool,
+		})
+	}
+	return newClass(b.Factory.Type(), name, b.server.URL, all)
+}
+
+func newClass(of v1alpha1.ProviderType, name, server string, hosts []v1alpha1.LibvirtHost) *v1alpha1.ProviderClass {
 	block := &v1alpha1.LibvirtClass{
-		SSHKeyFile: keyFile, KnownHostsFile: knownHostsFile,
-		Images: []v1alpha1.LibvirtImage{
-			{Name: Image, URL: b.server.URL + "/" + Image}, {Name: MissingImage, URL: b.server.URL + "/" + MissingImage},
-		},
+		SSHKeyFile: keyFile, KnownHostsFile: knownHostsFile, Hosts: hosts,
+		Images: []v1alpha1.LibvirtImage{{Name: Image, URL: server + "/" + Image}, {Name: MissingImage, URL: server + "/" + MissingImage}},
 		// Small, so that fifty of them fit into the pools.
 		DiskSizeGb:   new(int32(1)),
 		MachineTypes: []v1alpha1.LibvirtMachineType{{Name: MachineType, CPUs: 1, Memory: resource.MustParse("128Mi")}},
 	}
-	for _, h := range b.Hosts[:hosts] {
-		block.Hosts = append(block.Hosts, v1alpha1.LibvirtHost{
-			Name: h.Name, Address: h.Address, Port: int32(h.Port), User: h.User, Socket: h.Socket, URI: libvirttest.URI, Pool: libvirttest.Pool,
-		})
-	}
 	class := &v1alpha1.ProviderClass{
 		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name), Generation: 1},
-		Spec:       v1alpha1.ProviderClassSpec{Type: b.Factory.Type()},
+		Spec:       v1alpha1.ProviderClassSpec{Type: of},
 	}
-	switch b.Factory.Type() {
+	switch of {
 	case v1alpha1.ProviderKVM:
 		class.Spec.KVM = block
 	case v1alpha1.ProviderKVM2:

@@ -34,6 +34,8 @@ type Input struct {
 
 // agentScript installs the agent with whatever package manager there is. It is a script and not a list of packages, since
 // user data that has such a list replaces it.
+//
+//nolint:dupword // a shell closes its ifs
 const agentScript = `#!/bin/sh
 if ! command -v qemu-ga >/dev/null 2>&1; then
   if command -v apt-get >/dev/null 2>&1; then

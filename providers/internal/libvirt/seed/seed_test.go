@@ -2,6 +2,7 @@ package seed
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"mime"
 	"mime/multipart"
@@ -83,7 +84,7 @@ func TestV3_AgentScriptStandsBesideVendorData(t *testing.T) {
 	parts := map[string]string{}
 	for r := multipart.NewReader(message.Body, parameters["boundary"]); ; {
 		part, err := r.NextPart()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {
