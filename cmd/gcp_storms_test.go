@@ -107,12 +107,12 @@ func TestGT8_PreemptionWithinTheBudget(t *testing.T) {
 // came meanwhile gets one machine afterwards; and what was left behind is collected.
 func TestG17_SilentCloud(t *testing.T) {
 	b := newBed(t)
-	all := b.fleet(20)
+	all := b.fleet(8)
 	before := b.incarnations()
 	for name, fault := range map[string]computetest.Fault{"no answer": {Drop: true}, "errors": {Answer: computetest.BackendError(503)}} {
 		begun := len(b.Requests())
 		restore := b.Fail(fault)
-		for range 5 {
+		for range 3 {
 			all = append(all, b.proxy(fmt.Sprintf("px-%02d", len(all))))
 		}
 		b.pass(time.Hour)
