@@ -106,8 +106,8 @@ func TestReadySaysWhatIsInTheWay(t *testing.T) {
 func TestPoolOfZeroTellsOfWhatDrains(t *testing.T) {
 	w := drainingWorld(3, 1)
 	w.pool.Spec.Replicas = new(int32(0))
+	w.step()
 	plan := w.step()
-	plan = w.step()
 	ready, progress := conditionOf(plan, v1alpha1.ConditionReady), progressing(plan)
 	if ready.Status != metav1.ConditionTrue || !strings.Contains(ready.Message, "Draining besides: 3, until their leases end or 2026-03-01T12:10:00Z.") {
 		t.Errorf("Ready is %+v", ready)
@@ -117,7 +117,7 @@ func TestPoolOfZeroTellsOfWhatDrains(t *testing.T) {
 	}
 	clear(w.leases)
 	for range 2 {
-		plan = w.step()
+		w.step()
 		w.gone()
 	}
 	if got := conditionOf(w.plan(), v1alpha1.ConditionReady).Message; got != "All 0 proxies are up to date and available." {

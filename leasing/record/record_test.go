@@ -179,7 +179,9 @@ func TestDrainDeadlineIsTheEarliest(t *testing.T) {
 
 // Of a deadline that was set and the one of a deletion the earlier one counts, in whichever order they came.
 func TestEmptyByIsTheEarlierDeadline(t *testing.T) {
-	at := func(minutes time.Duration) *metav1.Time { return new(metav1.NewTime(fixture.Start.Add(minutes * time.Minute))) }
+	at := func(minutes time.Duration) *metav1.Time {
+		return new(metav1.NewTime(fixture.Start.Add(minutes * time.Minute)))
+	}
 	for name, c := range map[string]struct {
 		drain, deletion *metav1.Time
 		want            *metav1.Time
