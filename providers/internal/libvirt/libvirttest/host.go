@@ -22,16 +22,16 @@ import (
 	"crawl.example.com/egress-proxies-operator/providers/internal/libvirt/sshdial"
 )
 
+// The test driver, and what it has from the start. ClassPool is added by Start: it has the name that a class's default means.
 const (
-	// URI of libvirt's test driver.
-	URI = "test:///default"
-	// Pool, Network and Domain are what it has from the start.
-	Pool    = "default-pool"
-	Network = "default"
-	Domain  = "test"
-	// ClassPool is a second pool, which has the name that a class's default means.
+	URI       = "test:///default"
+	Pool      = "default-pool"
 	ClassPool = "default"
+	Network   = "default"
+	Domain    = "test"
+)
 
+const (
 	// SafeOptions are what authorized_keys needs to say of a key that is for the operator only.
 	SafeOptions = `restrict,port-forwarding,command="/bin/false"`
 
