@@ -6,6 +6,7 @@
 # The disk has a FAT partition, from which syslinux loads the kernel, and an ext4 one with the rest: no loop device, no mount.
 # EGRESS_LIBVIRT_SCRATCH: a folder with 2 GB for the build; by default memory, where there is as much, else TMPDIR.
 set -euo pipefail
+# shellcheck source=lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 BOOT_MIB=64 ROOT_MIB=1400 SCRATCH_KIB=2500000

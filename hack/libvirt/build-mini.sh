@@ -5,6 +5,7 @@
 #
 # The disk is a FAT file system without partitions that syslinux makes bootable: no loop device, no mount.
 set -euo pipefail
+# shellcheck source=lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 DISK=48M

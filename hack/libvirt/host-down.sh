@@ -3,6 +3,7 @@
 #
 #   hack/libvirt/host-down.sh NAME [--keep]
 set -euo pipefail
+# shellcheck source=../cluster/lib/common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/../cluster/lib/common.sh"
 name=${1:?usage: host-down.sh NAME [--keep]}
 dir=${EGRESS_LAB:?host-down.sh runs within the lab: hack/libvirt/lab.sh}/$name

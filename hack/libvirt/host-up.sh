@@ -9,6 +9,7 @@
 # --network-inactive the libvirt network is not started, as on a host that boots and where somebody forgot "autostart".
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+# shellcheck source=../cluster/lib/common.sh
 . "$here/../cluster/lib/common.sh"
 
 name=${1:?usage: host-up.sh NAME [--network-inactive]} autostart=yes

@@ -15,6 +15,7 @@ set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
 if [ "${1:-}" != --inside ]; then
+	# shellcheck source=lib.sh
 	. "$here/lib.sh"
 	require_debian
 	for program in libvirtd virsh sshd ssh-keygen dnsmasq iptables qemu-system-x86_64 unshare; do

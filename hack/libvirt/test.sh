@@ -2,6 +2,7 @@
 # Runs the tests that are behind the build tag `libvirt`: real libvirt, QEMU and guests on hypervisors of a lab (lab.sh), which
 # each test binary gets for itself. Arguments go to `go test`.
 set -euo pipefail
+# shellcheck source=lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 cd "$REPO"
 require_debian

@@ -12,8 +12,6 @@ import (
 	"strings"
 	"testing"
 
-	"k8s.io/utils/ptr"
-
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
 	"crawl.example.com/egress-proxies-operator/internal/libvirtlab"
 	"crawl.example.com/egress-proxies-operator/providers"
@@ -120,7 +118,7 @@ runcmd:
 func TestV3_UserDataAndTheAgentsScriptBothRun(t *testing.T) {
 	h := libvirtlab.Hosts(t)[0]
 	s := setup{policy: kvm2, hosts: []libvirtlab.Host{h}, source: serve(t, libvirtlab.FullImage(t)), memory: "512Mi", bridged: true}
-	s.alter = func(block *v1alpha1.LibvirtClass) { block.InstallGuestAgent = ptr.To(true) }
+	s.alter = func(block *v1alpha1.LibvirtClass) { block.InstallGuestAgent = new(true) }
 	c := s.open(t)
 	r := c.request("full", h.Name, squid)
 	c.create(t, r)

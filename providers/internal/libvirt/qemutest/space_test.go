@@ -124,7 +124,7 @@ func TestV25_AHostLosesPowerAndBootsWithItsNetworkInactive(t *testing.T) {
 	libvirtlab.Eventually(t, libvirtlab.SettleLimit, "the replacement is known not to start", func(ctx context.Context) error {
 		i, err := c.get(ctx, ref(r))
 		if err == nil && (i.State == providers.StatePending || i.State == providers.StateRunning) {
-			return fmt.Errorf("it is %s: %s (create: %v)", i.State, i.Message, refused)
+			return fmt.Errorf("it is %s: %s (create: %w)", i.State, i.Message, refused)
 		}
 		return nil
 	})
