@@ -39,9 +39,9 @@ func (p *Provider) resolve(spec *v1alpha1.ProxySpec) (machineType, images.Image,
 	if !known {
 		return none(oneOf(fieldMachineType, placement.MachineType, slices.Sorted(maps.Keys(p.machineTypes))))
 	}
-	image, known := p.settings.images[placement.Image]
+	image, known := p.images[placement.Image]
 	if !known {
-		return none(oneOf(fieldImage, placement.Image, slices.Sorted(maps.Keys(p.settings.images))))
+		return none(oneOf(fieldImage, placement.Image, slices.Sorted(maps.Keys(p.images))))
 	}
 	if _, known := p.hosts[placement.Zone]; placement.Zone != "" && !known {
 		return none(oneOf(fieldZone, placement.Zone, slices.Sorted(maps.Keys(p.hosts))))

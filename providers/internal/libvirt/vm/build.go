@@ -111,11 +111,7 @@ func (e *Engine) start(b *build) {
 	if e.closed {
 		b.cancel()
 	}
-	e.wg.Add(1)
-	go func() {
-		defer e.wg.Done()
-		e.run(b)
-	}()
+	e.wg.Go(func() { e.run(b) })
 }
 
 // run builds, and takes back what it has built when that fails for good. What only did not get through stays as it is: the
