@@ -24,24 +24,28 @@ if [ "${1:-}" != --inside ]; then
 	exec unshare --net --mount --pid --fork --kill-child --mount-proc --propagation private "${BASH_SOURCE[0]}" --inside "$@"
 fi
 
-shift
-[ $# -gt 0 ] || set -- bash
-PATH=$PATH:/usr/sbin:/sbin
-export EGRESS_LAB=/run/egress-lab EGRESS_LAB_ADDRESS=10.77.0.1 EGRESS_LAB_SCRIPTS=$here
-trap 'exit 130' INT TERM
-mount -t tmpfs -o mode=755,size=80% tmpfs /run
-mkdir -p $EGRESS_LAB /run/lock /run/sshd
-ip link set lo up
-ip address add $EGRESS_LAB_ADDRESS/32 dev lo # what guests reach in the lab, whichever hypervisor they are on
-for ((i = 1; i <= ${EGRESS_LAB_HOSTS:-2}; i++)); do
-	"$here/host-up.sh" "h$i" >/dev/null
-done
-code=0
-"$@" || code=$?
-if [ $code != 0 ] && [ -n "${EGRESS_LAB_LOGS:-}" ]; then
-	for host in "$EGRESS_LAB"/*; do
-		mkdir -p "$EGRESS_LAB_LOGS/${host##*/}"
-		cp -r "$host"/var-log-libvirt/. "$host"/*.log "$EGRESS_LAB_LOGS/${host##*/}" || true
+# All of it is read before it runs, so that somebody may edit this file meanwhile.
+inside() {
+	shift
+	[ $# -gt 0 ] || set -- bash
+	PATH=$PATH:/usr/sbin:/sbin
+	export EGRESS_LAB=/run/egress-lab EGRESS_LAB_ADDRESS=10.77.0.1 EGRESS_LAB_SCRIPTS=$here
+	trap 'exit 130' INT TERM
+	mount -t tmpfs -o mode=755,size=80% tmpfs /run
+	mkdir -p $EGRESS_LAB /run/lock /run/sshd
+	ip link set lo up
+	ip address add $EGRESS_LAB_ADDRESS/32 dev lo # what guests reach in the lab, whichever hypervisor they are on
+	for ((i = 1; i <= ${EGRESS_LAB_HOSTS:-2}; i++)); do
+		"$here/host-up.sh" "h$i" >/dev/null
 	done
-fi
-exit $code
+	code=0
+	"$@" || code=$?
+	if [ $code != 0 ] && [ -n "${EGRESS_LAB_LOGS:-}" ]; then
+		for host in "$EGRESS_LAB"/*; do
+			mkdir -p "$EGRESS_LAB_LOGS/${host##*/}"
+			cp -r "$host"/var-log-libvirt/. "$host"/*.log "$EGRESS_LAB_LOGS/${host##*/}" || true
+		done
+	fi
+	exit $code
+}
+inside "$@"

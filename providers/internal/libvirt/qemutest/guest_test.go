@@ -15,13 +15,15 @@ import (
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
 	"crawl.example.com/egress-proxies-operator/internal/libvirtlab"
 	"crawl.example.com/egress-proxies-operator/providers"
+	"crawl.example.com/egress-proxies-operator/providers/kvm"
+	"crawl.example.com/egress-proxies-operator/providers/kvm2"
 )
 
 // TestV23_TheAddressComesFromTheLeaseOrTheAgent: libvirt knows the leases of its own network only; on a plain bridge the guest
 // itself has to tell, and it has a loopback interface and one of IPv6 as well.
 func TestV23_TheAddressComesFromTheLeaseOrTheAgent(t *testing.T) {
 	h := libvirtlab.Hosts(t)[0]
-	leased, bridged := mini(t, kvm2, h), mini(t, kvm, h)
+	leased, bridged := mini(t, kvm2.NewFactory, h), mini(t, kvm.NewFactory, h)
 	bridged.bridged = true
 	clouds := []*cloud{leased.open(t), bridged.open(t)}
 	requests := []providers.CreateRequest{
@@ -66,7 +68,7 @@ func TestV22_AGuestThatStopsIsFoundOut(t *testing.T) {
 		}, providers.StateRunning},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			c := mini(t, kvm2, h).open(t)
+			c := mini(t, kvm2.NewFactory, h).open(t)
 			r := c.request(test.name, h.Name, "")
 			c.create(t, r)
 			before := c.serving(t, r, libvirtlab.BootLimit)
@@ -117,7 +119,7 @@ runcmd:
 // installs the agent, without which nothing would know the address on a bridge.
 func TestV3_UserDataAndTheAgentsScriptBothRun(t *testing.T) {
 	h := libvirtlab.Hosts(t)[0]
-	s := setup{policy: kvm2, hosts: []libvirtlab.Host{h}, source: serve(t, libvirtlab.FullImage(t)), memory: "512Mi", bridged: true}
+	s := setup{factory: kvm2.NewFactory, hosts: []libvirtlab.Host{h}, source: serve(t, libvirtlab.FullImage(t)), memory: "512Mi", bridged: true}
 	s.alter = func(block *v1alpha1.LibvirtClass) { block.InstallGuestAgent = new(true) }
 	c := s.open(t)
 	r := c.request("full", h.Name, squid)

@@ -15,6 +15,7 @@ import (
 
 	"crawl.example.com/egress-proxies-operator/internal/libvirtlab"
 	"crawl.example.com/egress-proxies-operator/providers"
+	"crawl.example.com/egress-proxies-operator/providers/kvm2"
 )
 
 // bases are the files of base images of kvm2 in a host's pool, markers included.
@@ -54,7 +55,7 @@ func TestV15_MachinesThatRaceForAnImageShareOneDownloadPerHost(t *testing.T) {
 	for _, h := range hosts {
 		forget(t, h)
 	}
-	s := mini(t, kvm2, hosts...)
+	s := mini(t, kvm2.NewFactory, hosts...)
 	c := s.open(t)
 	requests := []providers.CreateRequest{
 		c.request("race-a", hosts[0].Name, ""), c.request("race-b", hosts[0].Name, ""), c.request("race-c", hosts[1].Name, ""),
@@ -86,7 +87,7 @@ func TestUploaderThatIsKilled(t *testing.T) {
 	if url == "" {
 		t.Skip("it is part of TestV17")
 	}
-	s := setup{policy: kvm2, hosts: libvirtlab.Hosts(t)[:1], source: &source{sum: sum}, memory: "192Mi"}
+	s := setup{factory: kvm2.NewFactory, hosts: libvirtlab.Hosts(t)[:1], source: &source{sum: sum}, memory: "192Mi"}
 	s.source.Server = &httptest.Server{URL: url}
 	c := s.open(t)
 	if _, err := c.Create(t.Context(), c.request("killed-uploader", s.hosts[0].Name, "")); err != nil {
@@ -99,7 +100,7 @@ func TestUploaderThatIsKilled(t *testing.T) {
 func TestV17_AnUploadCutByACrashIsReplacedAndNeverCloned(t *testing.T) {
 	h := libvirtlab.Hosts(t)[0]
 	forget(t, h)
-	s := mini(t, kvm2, h)
+	s := mini(t, kvm2.NewFactory, h)
 	release := s.source.hold()
 	defer release()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -139,7 +140,7 @@ func TestV18_ABaseThatDisappearsIsNoticed(t *testing.T) {
 
 	t.Run("afterwards", func(t *testing.T) {
 		forget(t, h)
-		s := mini(t, kvm2, h)
+		s := mini(t, kvm2.NewFactory, h)
 		c := s.open(t)
 		first := c.request("first", h.Name, "")
 		c.create(t, first)
@@ -160,7 +161,7 @@ func TestV18_ABaseThatDisappearsIsNoticed(t *testing.T) {
 
 	t.Run("under the upload", func(t *testing.T) {
 		forget(t, h)
-		s := mini(t, kvm2, h)
+		s := mini(t, kvm2.NewFactory, h)
 		release := s.source.hold()
 		defer release()
 		c := s.open(t)

@@ -31,7 +31,6 @@ import (
 	"crawl.example.com/egress-proxies-operator/internal/libvirtlab"
 	"crawl.example.com/egress-proxies-operator/providers"
 	libvirt "crawl.example.com/egress-proxies-operator/providers/internal/libvirt"
-	"crawl.example.com/egress-proxies-operator/providers/internal/libvirt/vm"
 )
 
 const (
@@ -42,23 +41,12 @@ const (
 	callLimit = time.Minute
 )
 
-// The policies of the two providers.
-var (
-	kvm = libvirt.Policy{
-		Type: v1alpha1.ProviderKVM, Block: func(c *v1alpha1.ProviderClass) *v1alpha1.LibvirtClass { return c.Spec.KVM },
-		VM: vm.Policy{WaitForStart: true},
-	}
-	kvm2 = libvirt.Policy{
-		Type: v1alpha1.ProviderKVM2, Block: func(c *v1alpha1.ProviderClass) *v1alpha1.LibvirtClass { return c.Spec.KVM2 },
-		VM: vm.Policy{CheckSpace: true, Autostart: true}, FreshCredentials: true, SeparateChecks: true, Spans: true,
-	}
-)
-
 // setup is a class on hosts of the lab.
 type setup struct {
-	policy libvirt.Policy
-	hosts  []libvirtlab.Host
-	source *source
+	// factory of kvm or kvm2.
+	factory func() *libvirt.Factory
+	hosts   []libvirtlab.Host
+	source  *source
 	// bridged connects the machines to the plain bridge instead of the network.
 	bridged bool
 	memory  string
@@ -104,13 +92,14 @@ func (s setup) open(t *testing.T) *cloud {
 	if s.alter != nil {
 		s.alter(block)
 	}
-	class := &v1alpha1.ProviderClass{ObjectMeta: metav1.ObjectMeta{Name: "lab"}, Spec: v1alpha1.ProviderClassSpec{Type: s.policy.Type}}
-	if s.policy.Type == v1alpha1.ProviderKVM {
+	factory := s.factory()
+	factory.Root = root
+	class := &v1alpha1.ProviderClass{ObjectMeta: metav1.ObjectMeta{Name: "lab"}, Spec: v1alpha1.ProviderClassSpec{Type: factory.Type()}}
+	if factory.Type() == v1alpha1.ProviderKVM {
 		class.Spec.KVM = block
 	} else {
 		class.Spec.KVM2 = block
 	}
-	factory := &libvirt.Factory{Policy: s.policy, Root: root}
 	if problems := factory.Validate(class); len(problems) > 0 {
 		t.Fatal(problems.ToAggregate())
 	}
@@ -326,7 +315,7 @@ func (s *source) count() int {
 }
 
 // mini is a class whose machines have the mini image.
-func mini(t *testing.T, policy libvirt.Policy, hosts ...libvirtlab.Host) setup {
+func mini(t *testing.T, factory func() *libvirt.Factory, hosts ...libvirtlab.Host) setup {
 	t.Helper()
-	return setup{policy: policy, hosts: hosts, source: serve(t, libvirtlab.MiniImage(t)), memory: "192Mi"}
+	return setup{factory: factory, hosts: hosts, source: serve(t, libvirtlab.MiniImage(t)), memory: "192Mi"}
 }

@@ -10,6 +10,8 @@ import (
 
 	"crawl.example.com/egress-proxies-operator/internal/libvirtlab"
 	"crawl.example.com/egress-proxies-operator/providers"
+	"crawl.example.com/egress-proxies-operator/providers/kvm"
+	"crawl.example.com/egress-proxies-operator/providers/kvm2"
 )
 
 // small is a host whose pool is on a file system of that many MiB.
@@ -24,7 +26,7 @@ func small(t *testing.T, name string, mib int) libvirtlab.Host {
 func TestV20_APoolWithoutSpaceMakesTheProxyWait(t *testing.T) {
 	libvirtlab.Hosts(t)
 	h := small(t, "small", 1600)
-	c := mini(t, kvm2, h).open(t)
+	c := mini(t, kvm2.NewFactory, h).open(t)
 	requests := []providers.CreateRequest{c.request("one", h.Name, ""), c.request("other", h.Name, "")}
 	errs := c.createAtOnce(t, requests)
 	winner, loser := requests[0], requests[1]
@@ -54,7 +56,7 @@ func TestV20_APoolWithoutSpaceMakesTheProxyWait(t *testing.T) {
 func TestV21_AGuestThatFillsTheDiskIsFoundOutAndCanBeReplaced(t *testing.T) {
 	libvirtlab.Hosts(t)
 	h := small(t, "full", 96)
-	c := mini(t, kvm, h).open(t) // kvm looks at no space before
+	c := mini(t, kvm.NewFactory, h).open(t) // kvm looks at no space before
 	r := c.request("greedy", h.Name, "")
 	c.create(t, r)
 	before := c.serving(t, r, libvirtlab.BootLimit)
@@ -77,7 +79,7 @@ func TestV21_AGuestThatFillsTheDiskIsFoundOutAndCanBeReplaced(t *testing.T) {
 func TestV25_AHostLosesPowerAndBootsWithItsNetworkInactive(t *testing.T) {
 	libvirtlab.Hosts(t)
 	h := libvirtlab.Start(t, "power")
-	c := mini(t, kvm2, h).open(t)
+	c := mini(t, kvm2.NewFactory, h).open(t)
 	r := c.request("powerless", h.Name, "")
 	c.create(t, r)
 	before := c.serving(t, r, libvirtlab.BootLimit)
