@@ -82,11 +82,22 @@ func (r *Reconciler) report(ctx context.Context, s *subject, a *Action, record v
 	if err := r.write(ctx, s, *a, record, blocked); err != nil {
 		return err
 	}
+	r.giveBack(s, a, record)
+	if o != nil && o.Err != nil && a.After == 0 {
+		return fmt.Errorf("look at the instance of Proxy %s: %w", s.key, o.Err)
+	}
+	return nil
+}
+
+// giveBack frees the places that a Proxy needs no longer among those that are made or replaced at the same time.
+func (r *Reconciler) giveBack(s *subject, a *Action, record v1alpha1.Instance) {
+	d, o := s.desired, s.observed
 	if a.Reason == v1alpha1.ReasonRunning || d.Hold != nil || !d.Finalizer {
 		r.creates.free(s.key)
 		r.accepted.forget(s.key)
 	}
-	if o != nil && o.Err == nil && a.Reason != v1alpha1.ReasonCreating && !(o.Found && o.Instance.Owner.UID == d.UID) {
+	ours := o != nil && o.Found && o.Instance.Owner.UID == d.UID
+	if o != nil && o.Err == nil && a.Reason != v1alpha1.ReasonCreating && !ours {
 		// The attempt came to nothing, or to somebody else's instance. The next one asks for a place again.
 		r.creates.free(s.key)
 	}
@@ -94,10 +105,6 @@ func (r *Reconciler) report(ctx context.Context, s *subject, a *Action, record v
 		// It is not down any more, or was never taken down.
 		r.replacements.free(s.key)
 	}
-	if o != nil && o.Err != nil && a.After == 0 {
-		return fmt.Errorf("look at the instance of Proxy %s: %w", s.key, o.Err)
-	}
-	return nil
 }
 
 // create makes the one call that an intent stands for. Its context ends with the window, so that the outcome is known by

@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"k8s.io/utils/ptr"
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
 	"crawl.example.com/egress-proxies-operator/providers"
@@ -18,7 +17,7 @@ import (
 // creates bounds them for the class.
 func (s *bed) creates(n int32) {
 	s.t.Helper()
-	s.changeClass(func(class *v1alpha1.ProviderClass) { class.Spec.MaxConcurrentCreates = ptr.To(n) })
+	s.changeClass(func(class *v1alpha1.ProviderClass) { class.Spec.MaxConcurrentCreates = new(n) })
 }
 
 // inTurn reconciles some Proxies in turn, every step, until done.
