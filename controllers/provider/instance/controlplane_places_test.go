@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
 	"crawl.example.com/egress-proxies-operator/providers"
 	"crawl.example.com/egress-proxies-operator/providers/fake"
