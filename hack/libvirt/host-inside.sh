@@ -26,6 +26,8 @@ ip link set br0 up
 dnsmasq --conf-file=/dev/null --interface=br0 --bind-interfaces --except-interface=lo --port=0 --pid-file= \
 	--dhcp-range="10.79.$index.10,10.79.$index.200,1h" --dhcp-leasefile="$dir/br0.leases" --log-facility="$dir/br0-dhcp.log"
 
+# A network that starts with libvirtd is a link here.
+[ "$autostart" = yes ] || rm -f /etc/libvirt/qemu/networks/autostart/egress.xml
 virtlogd -d -p /run/libvirt/virtlogd.pid
 libvirtd -d -p /run/libvirt/libvirtd.pid
 virsh() { command virsh -q -c qemu:///system "$@"; }
@@ -48,7 +50,7 @@ if ! virsh pool-info egress >/dev/null 2>&1; then
 	virsh net-define "$dir/network.xml"
 	[ "$autostart" = no ] || virsh net-start egress
 fi
-if [ "$autostart" = yes ]; then virsh net-autostart egress; else virsh net-autostart --disable egress; fi
+[ "$autostart" = no ] || virsh net-autostart egress
 /usr/sbin/sshd -f "$dir/ssh/sshd_config" -E "$dir/sshd.log"
 : >"$dir/ready"
 # Ends what lost its parent: libvirt waits for a QEMU that nobody buries.
