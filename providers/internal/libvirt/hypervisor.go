@@ -25,6 +25,7 @@ type hypervisor struct {
 	control, guest *host.Host
 	engine         *vm.Engine
 	metrics        *metrics
+	watchdogs      sync.WaitGroup
 
 	mu      sync.Mutex
 	checked bool
@@ -37,6 +38,10 @@ func newHypervisor(p *Provider, config host.Config, auth sshdial.Source, m *metr
 	h := &hypervisor{p: p, config: config, metrics: m, free: -1}
 	o := host.Options{Clock: p.rt.Clock, Logger: p.rt.Logger, Spans: p.policy.Spans, Observe: m.observe(p.policy.Type)}
 	h.control, h.guest = host.New(config, auth, o), host.New(config, auth, o)
+	for _, watched := range []*host.Host{h.control, h.guest} {
+		// It ends with the host's Close.
+		h.watchdogs.Go(func() { watched.Run(context.Background()) })
+	}
 	h.engine = vm.New(vm.Options{
 		Policy: p.policy.VM, Provider: p.policy.Type, Class: p.class, ClusterID: p.rt.ClusterID, Host: config,
 		Control: h.control, Guest: h.guest, Images: p.store, DomainType: p.domainType, DiskBytes: p.diskBytes,
@@ -67,7 +72,8 @@ func (h *hypervisor) check(ctx context.Context) error {
 	defer h.mu.Unlock()
 	h.checked, h.err = true, err
 	if err == nil {
-		h.free = free
+		// Less than nothing, where thin disks are promised more than there is, is not unknown.
+		h.free = max(0, free)
 		h.metrics.free(h.p.policy.Type, h.p.class, h.config.Name, free)
 	}
 	return err
@@ -143,7 +149,9 @@ func (h *hypervisor) inspect(ctx context.Context, c *rpc.Conn) error {
 func (h *hypervisor) close() error {
 	h.engine.Close()
 	h.metrics.forget(h.p.policy.Type, h.p.class, h.config.Name)
-	return errors.Join(h.control.Close(), h.guest.Close())
+	err := errors.Join(h.control.Close(), h.guest.Close())
+	h.watchdogs.Wait()
+	return err
 }
 
 // state is what the last check has found.

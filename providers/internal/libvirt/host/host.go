@@ -260,7 +260,10 @@ func (h *Host) lose() {
 	if h.conn == nil || !h.conn.Lost() {
 		return
 	}
-	h.checked, h.err = true, fmt.Errorf("the connection to host %s was lost: %w", h.config.Name, h.conn.Cause())
+	if h.checked = true; h.err == nil {
+		// A dial of somebody else's that has failed meanwhile says more.
+		h.err = fmt.Errorf("the connection to host %s was lost: %w", h.config.Name, h.conn.Cause())
+	}
 	h.options.Logger.Info("Lost the connection to a host", "host", h.config.Name, "cause", h.conn.Cause().Error())
 	h.conn = nil
 }

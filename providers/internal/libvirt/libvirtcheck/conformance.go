@@ -24,6 +24,10 @@ import (
 // breath is how long a tick of the fake clock waits for what runs beside it, in real time.
 const breath = 10 * time.Millisecond
 
+// notice is how long it takes until everybody knows that a connection was cut, in real time. A call that is made before finds
+// a connection that breaks, and not what the next dial will find.
+const notice = 500 * time.Millisecond
+
 // Conformance runs the suite against two real hosts with libvirt's test driver.
 func Conformance(t *testing.T, newFactory func() *libvirt.Factory) {
 	bed := New(t, newFactory(), 2)
@@ -79,6 +83,7 @@ func Conformance(t *testing.T, newFactory func() *libvirt.Factory) {
 					return nil
 				}
 				// A host that was down is not dialled at once.
+				clock.Step(host.MaxBackoff)
 				return func() { restore(); clock.Step(host.MaxBackoff) }
 			},
 			Hang: bed.hang,
@@ -86,7 +91,8 @@ func Conformance(t *testing.T, newFactory func() *libvirt.Factory) {
 				Shown: func() int { return bed.Hosts[0].Frames.Count(libvirttest.DomainGetXMLDesc) },
 				Hide: func() func() {
 					bed.Hosts[0].Frames.Reset()
-					return bed.down(t, bed.Hosts[1])
+					restore := bed.down(t, bed.Hosts[1])
+					return func() { restore(); clock.Step(host.MaxBackoff) }
 				},
 			}},
 		}
@@ -146,6 +152,7 @@ func (b *Bed) foreign(t testing.TB, ref providers.Ref) {
 func (b *Bed) down(t testing.TB, h *libvirttest.Host) (restore func()) {
 	h.SSHD.Kill()
 	h.Link.Cut()
+	<-time.After(notice)
 	return sync.OnceFunc(func() { h.SSHD.Start(t) })
 }
 
@@ -169,6 +176,7 @@ func (b *Bed) fail(t testing.TB, reason providers.Reason) (restore func()) {
 		case providers.Auth:
 			h.Authorize(t)
 			h.Link.Cut()
+			<-time.After(notice)
 			undo = append(undo, func() { h.Authorize(t, b.Hosts[0].Key.AuthorizedKey(libvirttest.SafeOptions)) })
 		case providers.Capacity:
 			undo = append(undo, b.fill(t, h))
