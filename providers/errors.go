@@ -48,6 +48,8 @@ type Error struct {
 	// without an instance and nothing more can come of that attempt: InvalidSpec, Capacity or Auth, with Field and Message
 	// as a refusing Create has them.
 	Outcome Reason
+	// Local says that it concerns one place of the class while others may work: it does not open the breaker of the class.
+	Local bool
 	// Err is the raw error. It must not contain user data or credentials: it is logged.
 	Err error
 }

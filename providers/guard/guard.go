@@ -186,6 +186,9 @@ func (g *guard) judge(ctx context.Context, method string, err error, took time.D
 	case reason == providers.Unavailable && ctx.Err() != nil && (took < fairTime || errors.Is(ctx.Err(), context.Canceled)):
 		// The caller gave up, which says nothing about the provider.
 		g.breaker.forgive(check)
+	case errors.As(err, &known) && known.Local:
+		// One host of several is down, which says nothing about the others.
+		g.breaker.forgive(check)
 	case (reason == providers.Unavailable || reason == providers.Auth) && errors.As(err, &known):
 		g.breaker.failure(known, check)
 	default:

@@ -182,6 +182,7 @@ func decideDeletion(d Desired, r v1alpha1.Instance, o *Observed, asked, now time
 }
 
 func decideFound(d Desired, r v1alpha1.Instance, i providers.Instance, asked, now time.Time, t providers.Timing) Action {
+	i = keepAddresses(r, i)
 	broken := i.State == providers.StateFailed || i.State == providers.StateStopped
 	running := serving(i)
 	differs := !d.OnDelete && providers.HashDiffers(i.Hash, d.Hash)

@@ -39,6 +39,7 @@ func recordCreated(d Desired, r v1alpha1.Instance, receipt providers.Receipt, er
 // recordFound takes an instance of ours in.
 func recordFound(d Desired, r v1alpha1.Instance, i providers.Instance, now time.Time) v1alpha1.Instance {
 	next := r
+	i = keepAddresses(r, i)
 	if r.ID != i.ID || r.StartedTime == nil {
 		next.StartedTime = stamp(now)
 	}
@@ -126,6 +127,15 @@ func isPlausible(r v1alpha1.Instance, now time.Time) bool {
 // serving tells whether an instance runs and can be reached.
 func serving(i providers.Instance) bool {
 	return i.State == providers.StateRunning && len(i.Addresses) > 0
+}
+
+// keepAddresses gives an instance that runs the addresses it had, when the provider does not know them just now: who tells
+// them, a DHCP server or a guest, may be away for a while. Whether the proxy still answers there is for its probes to say.
+func keepAddresses(r v1alpha1.Instance, i providers.Instance) providers.Instance {
+	if i.State == providers.StateRunning && i.ID == r.ID && len(i.Addresses) == 0 {
+		i.Addresses = r.Addresses
+	}
+	return i
 }
 
 func stamp(t time.Time) *metav1.Time {

@@ -6,6 +6,8 @@ import (
 	"io/fs"
 	"sync"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	"crawl.example.com/egress-proxies-operator/providers"
 	"crawl.example.com/egress-proxies-operator/providers/internal/libvirt/sshdial"
 )
@@ -77,6 +79,9 @@ func fromSecret(ctx context.Context, s settings, rt providers.Runtime) (sshdial.
 		return auth, unreadable("this manager may not read the Secret of sshSecretRef", nil)
 	}
 	data, err := rt.Secrets(ctx, s.secret)
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsForbidden(err) {
+		return auth, providers.NewError(providers.Unavailable, "read the SSH key", "the API server does not tell the Secret of sshSecretRef", err)
+	}
 	if err != nil {
 		return auth, unreadable("the Secret of sshSecretRef cannot be read: it must be in the namespace of the operator, and the manager must be allowed to", err)
 	}

@@ -119,9 +119,15 @@ func (p *Provider) Create(ctx context.Context, req providers.CreateRequest) (rec
 	return receipt, p.inClass(err)
 }
 
-// inClass completes the path of an error that names a field of the class: of a Proxy, the class is the field.
+// inClass completes an error of a host for the class. One of several hosts that does not answer is not the class's failure;
+// and the path of a field of the class is completed: of a Proxy, the class is the field.
 func (p *Provider) inClass(err error) error {
 	known, ok := errors.AsType[*providers.Error](err)
+	if ok && len(p.names) > 1 && (known.Reason == providers.Unavailable || known.Reason == providers.Auth) {
+		local := *known
+		local.Local = true
+		return &local
+	}
 	if !ok || known.Reason != providers.InvalidSpec && known.Outcome != providers.InvalidSpec || known.Field == fieldClass || len(known.Field) > 4 && known.Field[:5] == "spec." {
 		return err
 	}
@@ -157,7 +163,7 @@ func (p *Provider) Get(ctx context.Context, ref providers.Ref) (providers.Instan
 		}
 	}
 	if missing != nil {
-		return providers.Instance{}, missing
+		return providers.Instance{}, p.inClass(missing)
 	}
 	return providers.Instance{}, answers[0].err
 }
@@ -176,7 +182,7 @@ func (p *Provider) Delete(ctx context.Context, ref providers.Ref) error {
 	if err != nil {
 		return err
 	}
-	return h.engine.Delete(ctx, ref.Name, ref.ID)
+	return p.inClass(h.engine.Delete(ctx, ref.Name, ref.ID))
 }
 
 // List implements providers.Provider. All hosts must answer: a host that is down may have machines.
@@ -184,7 +190,7 @@ func (p *Provider) List(ctx context.Context) ([]providers.Instance, error) {
 	var out []providers.Instance
 	for _, a := range each(p, func(h *hypervisor) ([]providers.Instance, error) { return h.engine.List(ctx) }) {
 		if a.err != nil {
-			return nil, a.err
+			return nil, p.inClass(a.err)
 		}
 		out = append(out, a.value...)
 	}

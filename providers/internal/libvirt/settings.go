@@ -4,6 +4,7 @@ import (
 	"net"
 	"net/url"
 	"regexp"
+	"strconv"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -200,9 +201,14 @@ func (s *settings) readHosts(block *v1alpha1.LibvirtClass, path *field.Path) (pr
 	if len(block.Hosts) == 0 {
 		problems = append(problems, field.Required(path, "the hypervisors"))
 	}
-	seen := map[string]bool{}
+	seen, machines := map[string]bool{}, map[[4]string]bool{}
 	for i, h := range block.Hosts {
-		at := path.Index(i)
+		at, c := path.Index(i), hostOf(h)
+		if machine := [4]string{c.Address, strconv.Itoa(c.Port), c.Socket, c.URI}; machines[machine] {
+			problems = append(problems, field.Duplicate(at.Child("address"), h.Address))
+		} else {
+			machines[machine] = true
+		}
 		invalid := func(name, value, why string) {
 			problems = append(problems, field.Invalid(at.Child(name), value, why))
 		}
@@ -230,7 +236,7 @@ func (s *settings) readHosts(block *v1alpha1.LibvirtClass, path *field.Path) (pr
 				invalid(name, value, "must be letters, digits, hyphens, underscores and dots")
 			}
 		}
-		s.hosts = append(s.hosts, hostOf(h))
+		s.hosts = append(s.hosts, c)
 	}
 	return problems
 }

@@ -174,6 +174,10 @@ func (s *Store) takeBack(j *job) error {
 		return err
 	}
 	defer func() { _ = done() }()
+	if _, complete, err := look(ctx, c, j.key); complete || err != nil {
+		// Somebody else has taken this one for left over, and has finished the next: machines may use it.
+		return err
+	}
 	pool, err := c.PoolLookupByName(ctx, j.pool)
 	if err != nil {
 		return err

@@ -125,10 +125,13 @@ func (e *Engine) run(b *build) {
 		e.abandon(b)
 		return
 	}
-	e.Logger.V(1).Info("building a machine failed", "instance", b.req.Name, "error", providers.RawText(err))
+	if b.wanted() == nil {
+		// Nobody else tells: the call that asked for it may have returned long ago.
+		e.Logger.Info("Building a machine failed", "host", e.Host.Name, "instance", b.req.Name, "error", providers.RawText(err))
+	}
 	switch providers.ReasonOf(err) {
 	case providers.Capacity, providers.InvalidSpec, providers.Auth:
-		if b.ctx.Err() == nil && e.Control.Do(b.ctx, func(c *rpc.Conn) error { return remove(b.ctx, c, b.record) }) == nil {
+		if e.takeBack(b) {
 			e.remember(b.record.UUID, err)
 			b.mu.Lock()
 			b.err = err
@@ -136,6 +139,8 @@ func (e *Engine) run(b *build) {
 			e.abandon(b)
 			return
 		}
+		// Something is left, which a refusal would deny.
+		err = providers.NewError(providers.Unavailable, "create instance", messageFailed, err)
 	}
 	b.mu.Lock()
 	b.err, b.message = err, messageFailed
@@ -143,6 +148,11 @@ func (e *Engine) run(b *build) {
 	e.kept(b)
 	// A call whose answer was lost may be carried out after the machine was removed.
 	e.suspect(b.record)
+}
+
+// takeBack removes what a build has made.
+func (e *Engine) takeBack(b *build) bool {
+	return b.ctx.Err() == nil && e.Control.Do(b.ctx, func(c *rpc.Conn) error { return remove(b.ctx, c, b.record) }) == nil
 }
 
 // steps of a build after the record: disk, seed, start.
@@ -162,6 +172,9 @@ func (e *Engine) steps(b *build) error {
 	ctx, cancel := context.WithTimeout(b.ctx, BuildLimit)
 	defer cancel()
 	b.say(messageElsewhere)
+	if err := e.reserveImage(ctx, b, base.Capacity); err != nil {
+		return err
+	}
 	iso, err := seed.Build(seed.Input{
 		InstanceID: b.record.UUID, Hostname: b.record.Name, MAC: b.record.MAC, UserData: b.req.UserData,
 		VendorData: e.VendorData, InstallGuestAgent: e.InstallGuestAgent,
@@ -170,6 +183,9 @@ func (e *Engine) steps(b *build) error {
 		return fmt.Errorf("build the seed: %w", err)
 	}
 	return e.Control.Do(ctx, func(c *rpc.Conn) error {
+		if err := b.wanted(); err != nil {
+			return err
+		}
 		if err := e.volumes(ctx, c, b, base, iso); err != nil {
 			return err
 		}

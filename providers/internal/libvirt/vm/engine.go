@@ -21,8 +21,8 @@ const (
 	// InterruptedAfter is how old a record may be that does not run and that this process does not build: until then another
 	// process may be building it, a manager that has just lost its lease.
 	InterruptedAfter = time.Minute
-	// MaxBuilds at once on one host. The RPCs of a build are few; the limit is for the host's disk.
-	MaxBuilds = 4
+	// MaxBuilds at once on one host: half of its calls, so that a slow disk does not hold up those who look.
+	MaxBuilds = host.MaxCalls / 2
 	// closePatience is how long Close lets the calls of builds end by themselves.
 	closePatience = 5 * time.Second
 	// imagePoll is how often a build looks whether its image has arrived, beside being told.

@@ -12,25 +12,29 @@ import (
 // Delete removes the machine of a name with all that belongs to it, see providers.Provider. id is the UUID of the incarnation
 // that is meant; "" means whichever has the name.
 func (e *Engine) Delete(ctx context.Context, name, id string) error {
+	var uuid string
 	err := e.Control.Do(ctx, func(c *rpc.Conn) error {
-		r, err := find(ctx, c, name)
-		switch {
-		case err != nil:
-			return err
-		case !e.ours(r):
-			return providers.NewError(providers.Conflict, "delete instance", "a machine of another owner has this name", nil)
-		case id != "" && id != r.UUID:
-			return providers.NewError(providers.NotFound, "delete instance", "another incarnation has this name", nil)
-		}
-		if err := e.stop(ctx, r.UUID); err != nil {
-			return err
-		}
-		if err := remove(ctx, c, r); err != nil {
-			return err
-		}
-		e.Wake(e.owner(r))
-		return nil
+		r, err := e.deletable(ctx, c, name, id)
+		uuid = r.UUID
+		return err
 	})
+	if err == nil {
+		// Between two calls: a build waits for its turn on the host like everybody else.
+		err = e.stop(ctx, uuid)
+	}
+	if err == nil {
+		err = e.Control.Do(ctx, func(c *rpc.Conn) error {
+			r, err := e.deletable(ctx, c, name, uuid)
+			if err != nil {
+				return err
+			}
+			if err := remove(ctx, c, r); err != nil {
+				return err
+			}
+			e.Wake(e.owner(r))
+			return nil
+		})
+	}
 	if errors.Is(err, errNoRecord) {
 		return providers.NewError(providers.NotFound, "delete instance", "", nil)
 	}
@@ -40,6 +44,24 @@ func (e *Engine) Delete(ctx context.Context, name, id string) error {
 		known.Reason = providers.Unavailable
 	}
 	return err
+}
+
+// deletable reads the record of a name, if it is the incarnation that is meant and ours.
+func (e *Engine) deletable(ctx context.Context, c *rpc.Conn, name, id string) (record, error) {
+	r, err := find(ctx, c, name)
+	switch {
+	case err != nil:
+		return record{}, err
+	case !e.ours(r):
+		return record{}, providers.NewError(providers.Conflict, "delete instance", "a machine of another owner has this name", nil)
+	case id != "" && id != r.UUID:
+		return record{}, providers.NewError(providers.NotFound, "delete instance", "another incarnation has this name", nil)
+	}
+	if r.Pool == "" {
+		// Somebody has changed the definition, to a snapshot's file for example; the volumes are where they were made.
+		r.Pool = e.Host.Pool
+	}
+	return r, nil
 }
 
 // stop ends the build of an incarnation and waits until it makes no calls any more: a volume that it makes after the removal

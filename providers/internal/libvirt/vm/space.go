@@ -42,6 +42,26 @@ func (e *Engine) reserve(ctx context.Context, b *build) error {
 	return nil
 }
 
+// reserveImage raises a promise to the size of an image that is larger than the class's disks, which is known only now.
+func (e *Engine) reserveImage(ctx context.Context, b *build, size int64) error {
+	if !e.CheckSpace || size <= e.DiskBytes {
+		return nil
+	}
+	e.space.Lock()
+	defer e.space.Unlock()
+	left, err := e.Free(ctx)
+	if err != nil {
+		return err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if left+b.promised < size {
+		return providers.NewError(providers.Capacity, "create instance", fault.MessageNoSpace, nil)
+	}
+	b.promised = size
+	return nil
+}
+
 // kept notes that a volume shows what was promised.
 func (e *Engine) kept(b *build) {
 	e.mu.Lock()
