@@ -143,12 +143,14 @@ func (s *settings) readImages(block *v1alpha1.LibvirtClass, path *field.Path) (p
 	return problems
 }
 
-// withoutPassword is a URL that may be shown.
+// withoutPassword is a URL that may be shown: names, passwords and signatures in its query are left out.
 func withoutPassword(text string) string {
-	if u, err := url.Parse(text); err == nil {
-		return u.Redacted()
+	u, err := url.Parse(text)
+	if err != nil {
+		return "REDACTED"
 	}
-	return "REDACTED"
+	u.User, u.RawQuery, u.Fragment = nil, "", ""
+	return u.String()
 }
 
 func badImageURL(text string) string {

@@ -110,14 +110,19 @@ func (s *Store) open(ctx context.Context, image Image) (*source, error) {
 }
 
 func openFile(image Image, path string) (*source, error) {
+	// Before it is opened: opening a pipe waits for somebody who writes.
+	info, err := os.Stat(path)
+	if err == nil && !info.Mode().IsRegular() {
+		err = fs.ErrInvalid
+	}
+	if err != nil {
+		return nil, invalid(image, messageNoFile, err)
+	}
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, invalid(image, messageNoFile, err)
 	}
-	info, err := file.Stat()
-	if err == nil && !info.Mode().IsRegular() {
-		err = fs.ErrInvalid
-	}
+	info, err = file.Stat()
 	if err != nil {
 		return nil, errors.Join(invalid(image, messageNoFile, err), file.Close())
 	}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 
 	"go.opentelemetry.io/otel/trace"
@@ -22,6 +21,7 @@ const (
 	messageImage     = "the image is being downloaded to the host"
 	messageImageHalf = "the image is being downloaded to the host; more than half of it is there"
 	messageImageFail = "the image could not be downloaded yet; it is tried again"
+	messageSeed      = "the seed cannot be written: is there room in the manager's temporary directory?"
 	messageFailed    = "the making of the machine did not come to an end"
 )
 
@@ -131,8 +131,9 @@ func (e *Engine) run(b *build) {
 	}
 	switch providers.ReasonOf(err) {
 	case providers.Capacity, providers.InvalidSpec, providers.Auth:
+		// Before it is gone: whoever finds nothing asks why.
+		e.remember(b.record.UUID, err)
 		if e.takeBack(b) {
-			e.remember(b.record.UUID, err)
 			b.mu.Lock()
 			b.err = err
 			b.mu.Unlock()
@@ -180,7 +181,7 @@ func (e *Engine) steps(b *build) error {
 		VendorData: e.VendorData, InstallGuestAgent: e.InstallGuestAgent,
 	})
 	if err != nil {
-		return fmt.Errorf("build the seed: %w", err)
+		return providers.NewError(providers.Unavailable, "create instance", messageSeed, err)
 	}
 	return e.Control.Do(ctx, func(c *rpc.Conn) error {
 		if err := b.wanted(); err != nil {
@@ -248,6 +249,8 @@ func (e *Engine) awaitImage(b *build) (images.Base, error) {
 		switch {
 		case downloadFailed(err):
 			b.say(messageImageFail)
+		case err != nil && b.ctx.Err() == nil && providers.ReasonOf(fault.Classify("", err)) == providers.Unavailable:
+			// The connection was lost; nothing is half made yet, so there is time.
 		case err != nil:
 			return base, err
 		case progress.Done:
