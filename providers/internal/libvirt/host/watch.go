@@ -42,21 +42,11 @@ func (h *Host) watch(ctx context.Context) {
 	}
 }
 
-// answers tells whether the connection is alive: an error of the daemon's is an answer, too.
+// answers tells whether the connection is alive: an error of the daemon's is an answer, too. The limit is one of I/O, and so
+// of real time.
 func (h *Host) answers(ctx context.Context, conn *rpc.Conn) bool {
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithTimeout(ctx, WatchLimit)
 	defer cancel()
-	limit := h.options.Clock.NewTimer(WatchLimit)
-	defer limit.Stop()
-	answer := make(chan error, 1)
-	go func() {
-		_, err := conn.LibVersion(ctx)
-		answer <- err
-	}()
-	select {
-	case err := <-answer:
-		return err == nil || rpc.CodeOf(err) != 0
-	case <-limit.C():
-		return false
-	}
+	_, err := conn.LibVersion(ctx)
+	return err == nil || rpc.CodeOf(err) != 0
 }
