@@ -1,5 +1,5 @@
 // Package kvm provides proxies that are virtual machines on libvirt hypervisors of one's own, reached over SSH: the first
-// generation. Its Create waits until the machine was started, credentials are read when a class is opened and used, all calls
+// generation. Its Create waits until the machine was started, credentials are read once and again when they are refused, all calls
 // to a host share one connection, and machines are not started with their host.
 //
 // All that is common with kvm2 is in providers/internal/libvirt; neither sees the other's machines.

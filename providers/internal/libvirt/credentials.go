@@ -22,34 +22,45 @@ const (
 	SecretKnownHosts = "known_hosts"
 )
 
-// credentials is where the class's key and known hosts come from.
-func (f *Factory) credentials(s settings, rt providers.Runtime) sshdial.Source {
-	source := func(ctx context.Context) (sshdial.Auth, error) { return f.fromFiles(s) }
+// credentials is where the class's key and known hosts come from, and who is told when a host does not take them.
+func (f *Factory) credentials(s settings, rt providers.Runtime) (source sshdial.Source, refused func()) {
+	source = func(context.Context) (sshdial.Auth, error) { return f.fromFiles(s) }
 	if s.secret != "" {
 		source = func(ctx context.Context) (sshdial.Auth, error) { return fromSecret(ctx, s, rt) }
 	}
 	if f.FreshCredentials {
-		return source
+		return source, nil
 	}
-	return once(source)
+	k := &kept{source: source}
+	return k.get, k.refused
 }
 
-// once keeps the first credentials that could be read.
-func once(source sshdial.Source) sshdial.Source {
-	var mu sync.Mutex
-	var kept *sshdial.Auth
-	return func(ctx context.Context) (sshdial.Auth, error) {
-		mu.Lock()
-		defer mu.Unlock()
-		if kept != nil {
-			return *kept, nil
-		}
-		auth, err := source(ctx)
-		if err == nil {
-			kept = &auth
-		}
-		return auth, err
+// kept are credentials that are read once, for as long as all hosts take them: wrong ones may have been mended, and right
+// ones replaced.
+type kept struct {
+	source sshdial.Source
+
+	mu   sync.Mutex
+	auth *sshdial.Auth
+}
+
+func (k *kept) get(ctx context.Context) (sshdial.Auth, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.auth != nil {
+		return *k.auth, nil
 	}
+	auth, err := k.source(ctx)
+	if err == nil {
+		k.auth = &auth
+	}
+	return auth, err
+}
+
+func (k *kept) refused() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.auth = nil
 }
 
 func (f *Factory) fromFiles(s settings) (sshdial.Auth, error) {

@@ -34,9 +34,9 @@ type hypervisor struct {
 	fullAt  time.Time
 }
 
-func newHypervisor(p *Provider, config host.Config, auth sshdial.Source, m *metrics) *hypervisor {
+func newHypervisor(p *Provider, config host.Config, auth sshdial.Source, refused func(), m *metrics) *hypervisor {
 	h := &hypervisor{p: p, config: config, metrics: m, free: -1}
-	o := host.Options{Clock: p.rt.Clock, Logger: p.rt.Logger, Spans: p.policy.Spans, Observe: m.observe(p.policy.Type)}
+	o := host.Options{Clock: p.rt.Clock, Logger: p.rt.Logger, Spans: p.policy.Spans, Observe: m.observe(p.policy.Type), Refused: refused}
 	h.control, h.guest = host.New(config, auth, o), host.New(config, auth, o)
 	for _, watched := range []*host.Host{h.control, h.guest} {
 		// It ends with the host's Close.

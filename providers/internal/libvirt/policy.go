@@ -12,7 +12,7 @@ type Policy struct {
 	Block func(*v1alpha1.ProviderClass) *v1alpha1.LibvirtClass
 	// VM is how machines are made.
 	VM vm.Policy
-	// FreshCredentials reads the key and the known hosts again on each dial; otherwise they are read once.
+	// FreshCredentials reads the key and the known hosts again on each dial; otherwise only after a host has not taken them.
 	FreshCredentials bool
 	// SeparateChecks looks at the hosts over connections of their own.
 	SeparateChecks bool

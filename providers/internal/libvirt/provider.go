@@ -49,9 +49,9 @@ func newProvider(f *Factory, rt providers.Runtime, s settings, m *metrics) *Prov
 		Prefix: string(f.Policy.Type) + "-base-", Clock: rt.Clock, HTTP: client, Logger: rt.Logger, Open: p.openForImages,
 		Wake: p.imageArrived, Metrics: m.images,
 	})
-	auth := f.credentials(s, rt)
+	auth, refused := f.credentials(s, rt)
 	for _, config := range s.hosts {
-		p.hosts[config.Name] = newHypervisor(p, config, auth, m)
+		p.hosts[config.Name] = newHypervisor(p, config, auth, refused, m)
 		p.names = append(p.names, config.Name)
 	}
 	return p

@@ -2,6 +2,7 @@ package host
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -25,6 +26,9 @@ func (h *Host) dial(ctx context.Context) (*rpc.Conn, error) {
 		Address: h.config.Address, Port: h.config.Port, User: h.config.User, Socket: h.config.Socket,
 	}, auth)
 	if err != nil {
+		if refused, ok := errors.AsType[*sshdial.Error](err); ok && refused.Credentials() && h.options.Refused != nil {
+			h.options.Refused()
+		}
 		return nil, fmt.Errorf("dial host %s: %w", h.config.Name, err)
 	}
 	conn, err := rpc.Open(ctx, stream, h.config.URI, rpc.Options{Host: h.config.Name, Spans: h.options.Spans, Observe: h.options.Observe})

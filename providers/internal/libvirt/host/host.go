@@ -46,6 +46,8 @@ type Options struct {
 	// Spans and Observe are those of rpc.Options.
 	Spans   bool
 	Observe func(procedure string, code int, took time.Duration)
+	// Refused is told when a dial has failed for its credentials; nil when nobody needs to know.
+	Refused func()
 }
 
 var (

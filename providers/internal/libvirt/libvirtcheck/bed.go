@@ -59,7 +59,7 @@ func New(t testing.TB, f *libvirt.Factory, hosts int) *Bed {
 		h.Authorize(t, b.Hosts[0].Key.AuthorizedKey(libvirttest.SafeOptions))
 		known.Write(h.KnownHosts())
 	}
-	b.write(t, knownHostsFile, []byte(known.String()))
+	b.WriteKnownHosts(t, []byte(known.String()))
 	b.server = httptest.NewServer(http.HandlerFunc(b.serve))
 	t.Cleanup(b.server.Close)
 	return b
@@ -69,6 +69,12 @@ func New(t testing.TB, f *libvirt.Factory, hosts int) *Bed {
 func (b *Bed) WriteKey(t testing.TB, key []byte) {
 	t.Helper()
 	b.write(t, keyFile, key)
+}
+
+// WriteKnownHosts puts known hosts where the classes expect them.
+func (b *Bed) WriteKnownHosts(t testing.TB, known []byte) {
+	t.Helper()
+	b.write(t, knownHostsFile, known)
 }
 
 func (b *Bed) write(t testing.TB, path string, data []byte) {

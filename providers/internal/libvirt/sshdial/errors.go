@@ -36,13 +36,13 @@ var kinds = map[Kind]struct {
 	message     string
 	credentials bool
 }{
-	BadKey:          {"the SSH key is missing or cannot be read: it must be a private key in PEM or OpenSSH format", true},
-	KeyEncrypted:    {"the SSH key is protected by a passphrase: use a key without one", true},
-	BadKnownHosts:   {"known_hosts is missing, empty or cannot be read: make it with ssh-keyscan", true},
-	HostKeyMismatch: {"the host shows another key than known_hosts says: if the host was installed anew, replace its lines in known_hosts; otherwise somebody may be in between", true},
-	HostKeyUnknown:  {"known_hosts does not have this host: add its key under the very address and port of the class", true},
-	HostKeyRevoked:  {"known_hosts revokes the key that the host shows", true},
-	AuthRefused:     {"the host refuses the SSH key: is it in authorized_keys of the host's user?", true},
+	BadKey:          {"the SSH key (sshKeyFile or sshSecretRef of the class) is missing or cannot be read: it must be a private key in PEM or OpenSSH format", true},
+	KeyEncrypted:    {"the SSH key (sshKeyFile or sshSecretRef of the class) is protected by a passphrase: use a key without one", true},
+	BadKnownHosts:   {"known_hosts (knownHostsFile or sshSecretRef of the class) is missing, empty or cannot be read: make it with ssh-keyscan", true},
+	HostKeyMismatch: {"the host shows another key than known_hosts (knownHostsFile or sshSecretRef of the class) says: if the host was installed anew, replace its lines in known_hosts; otherwise somebody may be in between", true},
+	HostKeyUnknown:  {"known_hosts (knownHostsFile or sshSecretRef of the class) does not have this host: add its key under the very address and port of the class", true},
+	HostKeyRevoked:  {"known_hosts (knownHostsFile or sshSecretRef of the class) revokes the key that the host shows", true},
+	AuthRefused:     {"the host refuses the SSH key (sshKeyFile or sshSecretRef of the class): is it in authorized_keys of the host's user?", true},
 	Unreachable:     {"the host cannot be reached over SSH: check address, port and network, and that it is up", false},
 	NotSSH:          {"what answers at the host's address and port is no SSH server that can be used: check the port", false},
 	ForwardRefused: {"the SSH server of the host does not forward to sockets: " +
