@@ -36,6 +36,7 @@ type hypervisor struct {
 
 func newHypervisor(p *Provider, config host.Config, auth sshdial.Source, refused func(), m *metrics) *hypervisor {
 	h := &hypervisor{p: p, config: config, metrics: m, free: -1}
+	m.space.hold(h.series())
 	o := host.Options{Clock: p.rt.Clock, Logger: p.rt.Logger, Spans: p.policy.Spans, Observe: m.observe(p.policy.Type), Refused: refused}
 	h.control, h.guest = host.New(config, auth, o), host.New(config, auth, o)
 	for _, watched := range []*host.Host{h.control, h.guest} {
@@ -49,6 +50,8 @@ func newHypervisor(p *Provider, config host.Config, auth sshdial.Source, refused
 	})
 	return h
 }
+
+func (h *hypervisor) series() series { return series{h.p.policy.Type, h.p.class, h.config.Name} }
 
 // full notes that the host had no room for a machine.
 func (h *hypervisor) full() {
@@ -74,7 +77,7 @@ func (h *hypervisor) check(ctx context.Context) error {
 	if err == nil {
 		// Less than nothing, where thin disks are promised more than there is, is not unknown.
 		h.free = max(0, free)
-		h.metrics.free(h.p.policy.Type, h.p.class, h.config.Name, free)
+		h.metrics.space.set(h.series(), free)
 	}
 	return err
 }
@@ -148,7 +151,7 @@ func (h *hypervisor) inspect(ctx context.Context, c *rpc.Conn) error {
 // close ends the builds first: they need the connections.
 func (h *hypervisor) close() error {
 	h.engine.Close()
-	h.metrics.forget(h.p.policy.Type, h.p.class, h.config.Name)
+	h.metrics.space.release(h.series())
 	err := errors.Join(h.control.Close(), h.guest.Close())
 	h.watchdogs.Wait()
 	return err

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -14,7 +15,7 @@ import (
 
 // metrics of all classes of a manager.
 type metrics struct {
-	space  *prometheus.GaugeVec
+	space  *space
 	calls  *prometheus.HistogramVec
 	images *images.Metrics
 }
@@ -30,10 +31,10 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 	}
 	m := &metrics{
 		images: downloads,
-		space: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		space: &space{open: map[series]int{}, GaugeVec: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "proxy_operator_libvirt_pool_free_bytes",
 			Help: "Space of a host's storage pool that is neither used nor promised to thin disks.",
-		}, []string{"type", "class", "host"}),
+		}, []string{"type", "class", "host"})},
 		calls: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "proxy_operator_libvirt_rpc_duration_seconds",
 			Help:    "Duration of RPCs to libvirtd. code is libvirt's error, 0 for success, -1 without an answer.",
@@ -60,13 +61,47 @@ func register[T prometheus.Collector](registerer prometheus.Registerer, c T) (T,
 	return c, err
 }
 
-func (m *metrics) free(t v1alpha1.ProviderType, class, host string, bytes int64) {
-	m.space.WithLabelValues(string(t), class, host).Set(float64(bytes))
+// space is the gauge of free space. A class that is changed is open twice for a moment, the old one closes last; a host's
+// series stays as long as one of them has the host.
+type space struct {
+	*prometheus.GaugeVec
+
+	mu   sync.Mutex
+	open map[series]int
 }
 
-// forget drops what a class that is closed has said of a host.
-func (m *metrics) forget(t v1alpha1.ProviderType, class, host string) {
-	m.space.DeleteLabelValues(string(t), class, host)
+// series of a host in a class.
+type series struct {
+	provider    v1alpha1.ProviderType
+	class, host string
+}
+
+func (s series) labels() []string { return []string{string(s.provider), s.class, s.host} }
+
+// hold notes that a class with the host was opened.
+func (s *space) hold(of series) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.open[of]++
+}
+
+// release drops what was said of a host with the last class that has it.
+func (s *space) release(of series) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.open[of]--; s.open[of] <= 0 {
+		delete(s.open, of)
+		s.DeleteLabelValues(of.labels()...)
+	}
+}
+
+// set says how much is free, unless the class was closed meanwhile.
+func (s *space) set(of series, bytes int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.open[of] > 0 {
+		s.WithLabelValues(of.labels()...).Set(float64(bytes))
+	}
 }
 
 func (m *metrics) observe(t v1alpha1.ProviderType) func(string, int, time.Duration) {
