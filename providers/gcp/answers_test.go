@@ -33,6 +33,11 @@ func TestGT6_RightsInOtherWords(t *testing.T) {
 		"denied on a resource":       {computetest.ErrorAnswer{Status: 403, Reason: "forbidden", Message: "Permission 'compute.subnetworks.use' denied on resource (or it may not exist)."}, "compute.subnetworks.use"},
 		"is required":                {computetest.ErrorAnswer{Status: 403, Reason: "forbidden", Message: "Permission compute.disks.create is required to perform this operation on project projects/demo-project."}, "compute.disks.create"},
 		"billing":                    {computetest.ErrorAnswer{Status: 403, Reason: "forbidden", ErrorInfo: "BILLING_DISABLED", Message: "This API method requires billing to be enabled."}, "billing"},
+		"scopes":                     {*computetest.ScopesInsufficient(), "auth/compute, which no role replaces"},
+		"scopes, older":              {computetest.ErrorAnswer{Status: 403, Reason: "insufficientPermissions", Message: "Insufficient Permission: Request had insufficient authentication scopes."}, "auth/compute, which no role replaces"},
+		"scopes, oldest":             {computetest.ErrorAnswer{Status: 403, Reason: "forbidden", Message: "Request had insufficient authentication scopes."}, "auth/compute, which no role replaces"},
+		"scopes, other words":        {computetest.ErrorAnswer{Status: 403, Reason: "forbidden", ErrorInfo: "ACCESS_TOKEN_SCOPE_INSUFFICIENT", Message: "?"}, "auth/compute, which no role replaces"},
+		"that reason without scopes": {computetest.ErrorAnswer{Status: 403, Reason: "insufficientPermissions", Message: "Insufficient Permission"}, "may not do this in the project"},
 		"suspended":                  {computetest.ErrorAnswer{Status: 403, Reason: "forbidden", ErrorInfo: "CONSUMER_SUSPENDED", Message: "Permission denied: Consumer 'project:demo-project' has been suspended."}, "suspended"},
 	} {
 		verdict{reason: providers.Auth, message: test.want}.check(t, name, newRig(t).refuse(&test.answer))

@@ -2,6 +2,8 @@ package gcp
 
 import (
 	"context"
+	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -23,25 +25,40 @@ type source struct {
 	write func()
 	// revoke makes what was written so far no good; nil where there is nothing to be revoked.
 	revoke func()
+	// deny refuses the last of several steps for want of a permission, or not; nil where there is one step.
+	deny func(bool)
+	// lead brings a provider to the server; nil where the credentials name it.
+	lead func(*Provider)
 }
 
 // sources are all ways to credentials that can be had without Google, each with the servers behind it.
 var sources = map[string]func(t *testing.T) source{
 	"service account": func(t *testing.T) source {
 		account, file := computetest.NewServiceAccount(t, testToken), keyFile(t)
-		return source{account.Issuer, func() { account.WriteFile(file) }, account.RotateKey}
+		return source{Issuer: account.Issuer, write: func() { account.WriteFile(file) }, revoke: account.RotateKey}
 	},
 	"federation": func(t *testing.T) source {
 		f, file := computetest.NewFederation(t, testToken, false), keyFile(t)
-		return source{f.Issuer, func() { f.WriteFile(file) }, func() { f.RotateSubject("the-next-projected-token") }}
+		return source{Issuer: f.Issuer, write: func() { f.WriteFile(file) }, revoke: func() { f.RotateSubject("the-next-projected-token") }}
 	},
 	"federation with impersonation": func(t *testing.T) source {
 		f, file := computetest.NewFederation(t, testToken, true), keyFile(t)
-		return source{f.Issuer, func() { f.WriteFile(file) }, func() { f.RotateSubject("the-next-projected-token") }}
+		return source{Issuer: f.Issuer, write: func() { f.WriteFile(file) }, revoke: func() { f.RotateSubject("the-next-projected-token") }, deny: f.DenyImpersonation}
 	},
 	"metadata server": func(t *testing.T) source {
 		m := computetest.NewMetadata(t, testToken)
-		return source{m.Issuer, func() { t.Setenv("GCE_METADATA_HOST", m.Host()) }, nil}
+		return source{Issuer: m.Issuer, write: func() { t.Setenv("GCE_METADATA_HOST", m.Host()) }}
+	},
+	"a person's login": func(t *testing.T) source {
+		p := computetest.NewPerson(t, testToken)
+		return source{Issuer: p.Issuer, write: p.Login, revoke: p.Logout, lead: func(provider *Provider) {
+			provider.base.DialTLSContext = func(ctx context.Context, _, address string) (net.Conn, error) {
+				if address != computetest.GoogleTokenHost {
+					return nil, fmt.Errorf("a connection to %s", address)
+				}
+				return p.Dial(ctx)
+			}
+		}}
 	},
 }
 
@@ -52,11 +69,20 @@ func keyFile(t *testing.T) string {
 	return file
 }
 
+// projectedToken is the file that a federation's credentials point to.
+func projectedToken() string {
+	return filepath.Join(filepath.Dir(os.Getenv("GOOGLE_APPLICATION_CREDENTIALS")), computetest.ProjectedToken)
+}
+
 // open is a provider whose credentials come from a source, or from none.
-func open(t *testing.T) (*computetest.Server, *Provider) {
+func open(t *testing.T, s source) (*computetest.Server, *Provider) {
 	t.Helper()
 	server := computetest.New(t, computetest.Options{Token: testToken, Projects: []string{testProject}})
-	return server, openProvider(t, server.URL, clock.RealClock{}, newClass("a"))
+	p := openProvider(t, server.URL, clock.RealClock{}, newClass("a"))
+	if s.lead != nil {
+		s.lead(p)
+	}
+	return server, p
 }
 
 // TestGT11_EveryWayToCredentials works, keeps its token, and works again after it was refused and renewed, in one and the
@@ -67,7 +93,7 @@ func TestGT11_EveryWayToCredentials(t *testing.T) {
 			computetest.Isolate(t)
 			s := make(t)
 			s.write()
-			server, p := open(t)
+			server, p := open(t, s)
 			for range 3 {
 				if err := p.Check(t.Context()); err != nil {
 					t.Fatal(providers.RawText(err))
@@ -95,6 +121,10 @@ func TestGT11_EveryWayToCredentials(t *testing.T) {
 			if err := p.Check(t.Context()); err != nil {
 				t.Errorf("renewed credentials: %v", providers.RawText(err))
 			}
+			requests := server.Requests()
+			if pays := requests[len(requests)-1].Header.Get("X-Goog-User-Project"); (pays != "") != (s.lead != nil) {
+				t.Errorf("the project that pays is %q; only people have one", pays)
+			}
 		})
 	}
 }
@@ -115,12 +145,24 @@ func TestGT11_BrokenAndMended(t *testing.T) {
 		"token server 503":       {"service account", func(s source) { s.Fail(&computetest.IssuerFailure{Status: 503}) }, nil, providers.Unavailable},
 		"token server 429":       {"service account", func(s source) { s.Fail(&computetest.IssuerFailure{Status: 429}) }, nil, providers.Unavailable},
 		"token server hangs":     {"service account", func(s source) { s.Fail(&computetest.IssuerFailure{Hang: true}) }, nil, providers.Unavailable},
+		"logged out":             {"a person's login", func(s source) { s.revoke() }, func(s source) { s.write() }, providers.Auth},
+		"login 503":              {"a person's login", func(s source) { s.Fail(&computetest.IssuerFailure{Status: 503}) }, nil, providers.Unavailable},
 		"federation refused":     {"federation", func(s source) { s.Fail(invalidGrant) }, nil, providers.Auth},
+		"federation 401":         {"federation", func(s source) { s.Fail(&computetest.IssuerFailure{Status: 401, Body: `{"error":"invalid_client"}`}) }, nil, providers.Auth},
+		"federation 429":         {"federation", func(s source) { s.Fail(&computetest.IssuerFailure{Status: 429}) }, nil, providers.Unavailable},
+		"federation 500":         {"federation", func(s source) { s.Fail(&computetest.IssuerFailure{Status: 500}) }, nil, providers.Unavailable},
+		"federation hangs":       {"federation", func(s source) { s.Fail(&computetest.IssuerFailure{Hang: true}) }, nil, providers.Unavailable},
+		"no projected token":     {"federation", func(source) { _ = os.Remove(projectedToken()) }, func(s source) { s.write() }, providers.Auth},
+		"a stale one":            {"federation", func(s source) { s.revoke() }, func(s source) { s.write() }, providers.Auth},
 		"federation 503":         {"federation", func(s source) { s.Fail(&computetest.IssuerFailure{Status: 503}) }, nil, providers.Unavailable},
 		"impersonation 503":      {"federation with impersonation", func(s source) { s.Fail(&computetest.IssuerFailure{Status: 503}) }, nil, providers.Unavailable},
 		"impersonation refused":  {"federation with impersonation", func(s source) { s.Fail(&computetest.IssuerFailure{Status: 403}) }, nil, providers.Auth},
+		"impersonation denied":   {"federation with impersonation", func(s source) { s.deny(true) }, func(s source) { s.deny(false) }, providers.Auth},
 		"metadata 403":           {"metadata server", func(s source) { s.Fail(&computetest.IssuerFailure{Status: 403, Body: "forbidden"}) }, nil, providers.Auth},
 		"metadata 404":           {"metadata server", func(s source) { s.Fail(&computetest.IssuerFailure{Status: 404}) }, nil, providers.Auth},
+		"metadata 429":           {"metadata server", func(s source) { s.Fail(&computetest.IssuerFailure{Status: 429}) }, nil, providers.Unavailable},
+		"metadata 500":           {"metadata server", func(s source) { s.Fail(&computetest.IssuerFailure{Status: 500}) }, nil, providers.Unavailable},
+		"metadata hangs":         {"metadata server", func(s source) { s.Fail(&computetest.IssuerFailure{Hang: true}) }, nil, providers.Unavailable},
 		"metadata 503":           {"metadata server", func(s source) { s.Fail(&computetest.IssuerFailure{Status: 503}) }, nil, providers.Unavailable},
 		"the file is missing":    {"service account", func(source) { _ = os.Remove(os.Getenv("GOOGLE_APPLICATION_CREDENTIALS")) }, func(s source) { s.write() }, providers.Auth},
 		"the file is half there": {"service account", func(source) { _ = os.WriteFile(os.Getenv("GOOGLE_APPLICATION_CREDENTIALS"), []byte("{"), 0o600) }, func(s source) { s.write() }, providers.Auth},
@@ -131,10 +173,15 @@ func TestGT11_BrokenAndMended(t *testing.T) {
 			s := sources[test.source](t)
 			s.write()
 			test.breakIt(s)
-			server, p := open(t)
+			server, p := open(t, s)
 			request := newRequest("px", zoneA)
+			// The client of the metadata server tries for about two seconds before it says what is wrong.
+			patience := 3 * time.Second
+			if strings.HasSuffix(name, "hangs") {
+				patience = 300 * time.Millisecond
+			}
 			for range 2 {
-				ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+				ctx, cancel := context.WithTimeout(t.Context(), patience)
 				checkErr := p.Check(ctx)
 				_, createErr := p.Create(ctx, request)
 				for what, err := range map[string]error{"check": checkErr, "create": createErr} {
@@ -170,7 +217,7 @@ func TestOpen_NeedsNoCredentials(t *testing.T) {
 	computetest.Isolate(t)
 	m := computetest.NewMetadata(t, testToken)
 	t.Setenv("GCE_METADATA_HOST", m.Host())
-	_, p := open(t)
+	_, p := open(t, source{})
 	spec := newSpec()
 	if err := p.ValidateSpec(&spec); err != nil {
 		t.Error(err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/http"
 	"slices"
@@ -140,6 +141,11 @@ func tokenFailure(op string, known *tokenError, raw error) error {
 	if _, ok := errors.AsType[metadata.NotDefinedError](known); ok {
 		return providers.NewError(providers.Auth, op, "the metadata server has no service account", raw)
 	}
+	if _, ok := errors.AsType[*fs.PathError](known); ok {
+		// A file that is missing or cannot be read, such as the projected token of a workload identity. What the system says of it
+		// would pass for an error of the network.
+		return providers.NewError(providers.Auth, op, refused, raw)
+	}
 	if _, ok := errors.AsType[net.Error](known); ok || errors.Is(known, context.Canceled) || errors.Is(known, context.DeadlineExceeded) {
 		return providers.NewError(providers.Unavailable, op, silent, raw)
 	}
@@ -147,7 +153,6 @@ func tokenFailure(op string, known *tokenError, raw error) error {
 		// Federation and impersonation have no error type for it.
 		return providers.NewError(providers.Unavailable, op, silent, raw)
 	}
-	// Files that are missing or cannot be read, such as the projected token of a workload identity.
 	return providers.NewError(providers.Auth, op, refused, raw)
 }
 
@@ -233,6 +238,10 @@ func (p *Provider) judge(a answer, x about) *providers.Error {
 	return providers.NewError(providers.Unavailable, "", "Compute Engine answers with an error of its own", nil)
 }
 
+// lackOfScope is about a token that is good, of an account that may have all rights.
+const lackOfScope = "the token of the operator's account lacks the scope " + scopeCompute +
+	", which no role replaces: use workload identity, or give the cluster's nodes the scope"
+
 // forbidden tells apart what Compute Engine forbids.
 func forbidden(a answer) *providers.Error {
 	switch {
@@ -242,6 +251,9 @@ func forbidden(a answer) *providers.Error {
 		return providers.NewError(providers.Auth, "", "the project has no billing", nil)
 	case a.has("CONSUMER_SUSPENDED"):
 		return providers.NewError(providers.Auth, "", "the project is suspended", nil)
+	case a.has("ACCESS_TOKEN_SCOPE_INSUFFICIENT"), strings.Contains(a.message, "insufficient authentication scopes"):
+		// What the nodes of a cluster give to pods without workload identity. Reasons alone do not tell it from a right that is missing.
+		return providers.NewError(providers.Auth, "", lackOfScope, nil)
 	case permissionPattern.MatchString(a.message), actAsPattern.MatchString(a.message):
 		return providers.NewError(providers.Auth, "", lackOfPermission(a.message), nil)
 	}

@@ -67,6 +67,12 @@ func Forbidden(permission, project string) *ErrorAnswer {
 	return &ErrorAnswer{Status: http.StatusForbidden, Reason: "forbidden", Message: fmt.Sprintf("Required '%s' permission for 'projects/%s'", permission, project)}
 }
 
+// ScopesInsufficient is a token without the scope for the call, whatever its account may do.
+func ScopesInsufficient() *ErrorAnswer {
+	return &ErrorAnswer{Status: http.StatusForbidden, Reason: "insufficientPermissions", ErrorInfo: "ACCESS_TOKEN_SCOPE_INSUFFICIENT",
+		Message: "Request had insufficient authentication scopes."}
+}
+
 // APIDisabled is a project in which nobody switched the API on.
 func APIDisabled(project string) *ErrorAnswer {
 	return &ErrorAnswer{Status: http.StatusForbidden, Reason: "accessNotConfigured", ErrorInfo: "SERVICE_DISABLED",

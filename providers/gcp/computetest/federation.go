@@ -17,6 +17,8 @@ const (
 	// federated is the token between the two steps of an impersonation.
 	federated = "federated-token"
 	exchanged = "/v1/token"
+	// ProjectedToken is the name of the file with the token of the Kubernetes service account.
+	ProjectedToken = "projected-token"
 )
 
 // Federation is workload identity federation: a security token service that takes the token of a Kubernetes service
@@ -39,7 +41,7 @@ func NewFederation(t testing.TB, token string, impersonate bool) *Federation {
 // WriteFile writes a credentials file, for GOOGLE_APPLICATION_CREDENTIALS, and the token that it points to beside it.
 func (f *Federation) WriteFile(path string) {
 	f.t.Helper()
-	projected := filepath.Join(filepath.Dir(path), "projected-token")
+	projected := filepath.Join(filepath.Dir(path), ProjectedToken)
 	f.mu.Lock()
 	subject := f.subject
 	f.mu.Unlock()
