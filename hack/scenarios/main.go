@@ -1,9 +1,10 @@
 // Command scenarios tells which scenarios are proven. It reads `go test -json` output on stdin and the catalogue in
 // docs/scenarios.md, and prints one line per id of the catalogue:
 //
-//	scenario ID pass TEST      a test with the id in its name passed and was not skipped
-//	scenario ID fail TEST      such a test failed
-//	scenario ID out REASON     the catalogue says why it is left out
+//	scenario ID pass TEST                          a test with the id in its name passed, and none was skipped
+//	scenario ID pass TEST (N skipped: TEST, ...)   one passed, and others were skipped: what they show is not shown by this run
+//	scenario ID fail TEST                          such a test failed
+//	scenario ID out REASON                         the catalogue says why it is left out
 //
 // It exits with 1 when an id is neither proven nor left out with a reason, or when a test failed.
 package main
@@ -16,6 +17,7 @@ import (
 	"io"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -51,26 +53,34 @@ func main() {
 		fmt.Fprintf(os.Stderr, "error: %s: %v\n", *catalogue, err)
 		os.Exit(1)
 	}
-	passed, failed, err := readResults(os.Stdin)
+	found, err := readResults(os.Stdin)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
 		os.Exit(1)
 	}
-	if !report(os.Stdout, entries, passed, failed) {
+	if !report(os.Stdout, entries, found) {
 		os.Exit(1)
 	}
 }
 
+// results are tests by the ids in their names.
+type results struct {
+	// passed and failed have the first test of each kind.
+	passed, failed map[string]string
+	// skipped has all tests that were skipped and passed in no other run.
+	skipped map[string][]string
+}
+
 // report prints a line per entry and tells whether every one is proven or left out, and none failed.
-func report(w io.Writer, entries []entry, passed, failed map[string]string) bool {
+func report(w io.Writer, entries []entry, found results) bool {
 	ok := true
 	for _, e := range entries {
 		switch {
-		case failed[e.id] != "":
-			_, _ = fmt.Fprintf(w, "scenario %s fail %s\n", e.id, failed[e.id])
+		case found.failed[e.id] != "":
+			_, _ = fmt.Fprintf(w, "scenario %s fail %s\n", e.id, found.failed[e.id])
 			ok = false
-		case passed[e.id] != "":
-			_, _ = fmt.Fprintf(w, "scenario %s pass %s\n", e.id, passed[e.id])
+		case found.passed[e.id] != "":
+			_, _ = fmt.Fprintf(w, "scenario %s pass %s%s\n", e.id, found.passed[e.id], left(found.skipped[e.id]))
 		case e.out != "":
 			_, _ = fmt.Fprintf(w, "scenario %s out %s\n", e.id, e.out)
 		default:
@@ -103,9 +113,20 @@ func readCatalogue(r io.Reader) ([]entry, error) {
 	return entries, nil
 }
 
-// readResults gives, by id, a test that passed and one that failed.
-func readResults(r io.Reader) (passed, failed map[string]string, err error) {
-	passed, failed = map[string]string{}, map[string]string{}
+// left names skipped tests behind a line; "" for none.
+func left(skipped []string) string {
+	if len(skipped) == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" (%d skipped: %s)", len(skipped), strings.Join(skipped, ", "))
+}
+
+// readResults reads what one or several runs of the tests printed. A test that was skipped in one of them and ran in another
+// one ran.
+func readResults(r io.Reader) (results, error) {
+	found := results{passed: map[string]string{}, failed: map[string]string{}, skipped: map[string][]string{}}
+	var skipped []event
+	ran := map[event]bool{}
 	scanner := bufio.NewScanner(r)
 	scanner.Buffer(make([]byte, 0, 1<<20), 1<<24)
 	for scanner.Scan() {
@@ -114,21 +135,35 @@ func readResults(r io.Reader) (passed, failed map[string]string, err error) {
 		if json.Unmarshal(scanner.Bytes(), &e) != nil || e.Test == "" {
 			continue
 		}
-		into := passed
+		into := found.passed
 		switch e.Action {
 		case "pass":
 		case "fail":
-			into = failed
+			into = found.failed
+		case "skip":
+			skipped = append(skipped, e)
+			continue
 		default:
 			continue
 		}
+		ran[event{Package: e.Package, Test: e.Test}] = true
 		for _, id := range idsOf(e.Test) {
 			if into[id] == "" {
 				into[id] = e.Test
 			}
 		}
 	}
-	return passed, failed, scanner.Err()
+	for _, e := range skipped {
+		if ran[event{Package: e.Package, Test: e.Test}] {
+			continue
+		}
+		for _, id := range idsOf(e.Test) {
+			if !slices.Contains(found.skipped[id], e.Test) {
+				found.skipped[id] = append(found.skipped[id], e.Test)
+			}
+		}
+	}
+	return found, scanner.Err()
 }
 
 // idsOf are the scenario ids in the name of a test.

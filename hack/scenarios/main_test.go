@@ -32,7 +32,7 @@ func TestReport(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	passed, failed, err := readResults(strings.NewReader(strings.Join([]string{
+	found, err := readResults(strings.NewReader(strings.Join([]string{
 		"# a line of the build",
 		`{"Action":"pass","Package":"p","Test":"TestA1_One"}`,
 		`{"Action":"skip","Package":"p","Test":"TestA3_Three"}`,
@@ -42,10 +42,40 @@ func TestReport(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out strings.Builder
-	if report(&out, entries, passed, failed) {
+	if report(&out, entries, found) {
 		t.Error("a missing and a failed scenario were accepted")
 	}
 	want := "scenario A1 pass TestA1_One\nscenario A2 out comes later\nscenario A3 missing: no test proves it and docs/scenarios.md gives no reason\nscenario A4 fail TestA4_Four\n"
+	if out.String() != want {
+		t.Errorf("report:\n%swant:\n%s", out.String(), want)
+	}
+}
+
+// TestReport_ShowsWhatWasSkipped: a group that needs all of its tests is not simply proven while one of them did not run.
+func TestReport_ShowsWhatWasSkipped(t *testing.T) {
+	entries := []entry{{id: "A1"}, {id: "A2"}, {id: "A3", out: "comes later"}, {id: "A4"}}
+	found, err := readResults(strings.NewReader(strings.Join([]string{
+		`{"Action":"skip","Package":"p","Test":"TestA1_NeedsAProgram"}`,
+		`{"Action":"pass","Package":"p","Test":"TestA1_One"}`,
+		`{"Action":"pass","Package":"p","Test":"TestA1_Group"}`,
+		`{"Action":"skip","Package":"p","Test":"TestA1_Group/A1_part"}`,
+		// A second run, for instance with another build tag, has what the first one skipped.
+		`{"Action":"skip","Package":"p","Test":"TestA2_Two"}`,
+		`{"Action":"pass","Package":"p","Test":"TestA2_Two"}`,
+		`{"Action":"skip","Package":"p","Test":"TestA3_Three"}`,
+		`{"Action":"skip","Package":"p","Test":"TestA4_Same"}`,
+		`{"Action":"skip","Package":"q","Test":"TestA4_Same"}`,
+		`{"Action":"pass","Package":"r","Test":"TestA4_Same"}`,
+	}, "\n")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	if !report(&out, entries, found) {
+		t.Error("what was proven is refused")
+	}
+	want := "scenario A1 pass TestA1_One (2 skipped: TestA1_NeedsAProgram, TestA1_Group/A1_part)\nscenario A2 pass TestA2_Two\nscenario A3 out comes later\n" +
+		"scenario A4 pass TestA4_Same (1 skipped: TestA4_Same)\n"
 	if out.String() != want {
 		t.Errorf("report:\n%swant:\n%s", out.String(), want)
 	}

@@ -14,8 +14,9 @@ import (
 // gcloudTimeout bounds one run of gcloud, which takes a few seconds.
 const gcloudTimeout = 2 * time.Minute
 
-// Gcloud runs the gcloud program against a server, without credentials, and gives what it prints. Where it is not installed the test is skipped, even with
-// EGRESS_REQUIRE_ALL=1: no distribution that the tests run on has it as a package, so it cannot be demanded.
+// Gcloud runs the gcloud program against a server, without credentials, and gives what it prints. Where it is not installed
+// the test is skipped, even with EGRESS_REQUIRE_ALL=1: it comes from Google's own package repository and from none that the
+// tests install from, so it cannot be demanded.
 func Gcloud(t testing.TB, s *Server, project string, args ...string) string {
 	t.Helper()
 	program, err := exec.LookPath("gcloud")
