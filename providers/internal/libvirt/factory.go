@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -12,6 +13,8 @@ import (
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
 	"crawl.example.com/egress-proxies-operator/providers"
+	"crawl.example.com/egress-proxies-operator/providers/internal/libvirt/host"
+	"crawl.example.com/egress-proxies-operator/providers/internal/libvirt/vm"
 )
 
 // Timing of the providers, see providers.Timing.
@@ -32,6 +35,31 @@ type Factory struct {
 	Root string
 	// HTTP fetches images; http.DefaultTransport's settings, without a limit for the whole download, when nil.
 	HTTP *http.Client
+
+	mu   sync.Mutex
+	lost map[machine]*vm.Lost
+}
+
+// machine is a libvirtd, by whatever classes and names of hosts it is reached.
+type machine struct {
+	address     string
+	port        int
+	socket, uri string
+}
+
+func machineOf(c host.Config) machine { return machine{c.Address, c.Port, c.Socket, c.URI} }
+
+// lostOn is what builds on a machine have lost in the life of the process.
+func (f *Factory) lostOn(c host.Config) *vm.Lost {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.lost == nil {
+		f.lost = map[machine]*vm.Lost{}
+	}
+	if f.lost[machineOf(c)] == nil {
+		f.lost[machineOf(c)] = &vm.Lost{}
+	}
+	return f.lost[machineOf(c)]
 }
 
 var (

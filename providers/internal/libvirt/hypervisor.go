@@ -34,7 +34,7 @@ type hypervisor struct {
 	fullAt  time.Time
 }
 
-func newHypervisor(p *Provider, config host.Config, auth sshdial.Source, refused func(), m *metrics) *hypervisor {
+func newHypervisor(p *Provider, config host.Config, lost *vm.Lost, auth sshdial.Source, refused func(), m *metrics) *hypervisor {
 	h := &hypervisor{p: p, config: config, metrics: m, free: -1}
 	m.space.hold(h.series())
 	o := host.Options{Clock: p.rt.Clock, Logger: p.rt.Logger, Spans: p.policy.Spans, Observe: m.observe(p.policy.Type), Refused: refused}
@@ -46,7 +46,7 @@ func newHypervisor(p *Provider, config host.Config, auth sshdial.Source, refused
 	h.engine = vm.New(vm.Options{
 		Policy: p.policy.VM, Provider: p.policy.Type, Class: p.class, ClusterID: p.rt.ClusterID, Host: config,
 		Control: h.control, Guest: h.guest, Images: p.store, DomainType: p.domainType, DiskBytes: p.diskBytes,
-		VendorData: p.vendorData, InstallGuestAgent: p.installGuestAgent, Clock: p.rt.Clock, Logger: p.rt.Logger, Wake: p.wake,
+		VendorData: p.vendorData, InstallGuestAgent: p.installGuestAgent, Lost: lost, Clock: p.rt.Clock, Logger: p.rt.Logger, Wake: p.wake,
 	})
 	return h
 }

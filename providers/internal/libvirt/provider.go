@@ -51,7 +51,7 @@ func newProvider(f *Factory, rt providers.Runtime, s settings, m *metrics) *Prov
 	})
 	auth, refused := f.credentials(s, rt)
 	for _, config := range s.hosts {
-		p.hosts[config.Name] = newHypervisor(p, config, auth, refused, m)
+		p.hosts[config.Name] = newHypervisor(p, config, f.lostOn(config), auth, refused, m)
 		p.names = append(p.names, config.Name)
 	}
 	return p

@@ -4,7 +4,6 @@ import (
 	"net"
 	"net/url"
 	"regexp"
-	"strconv"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -203,13 +202,13 @@ func (s *settings) readHosts(block *v1alpha1.LibvirtClass, path *field.Path) (pr
 	if len(block.Hosts) == 0 {
 		problems = append(problems, field.Required(path, "the hypervisors"))
 	}
-	seen, machines := map[string]bool{}, map[[4]string]bool{}
+	seen, machines := map[string]bool{}, map[machine]bool{}
 	for i, h := range block.Hosts {
 		at, c := path.Index(i), hostOf(h)
-		if machine := [4]string{c.Address, strconv.Itoa(c.Port), c.Socket, c.URI}; machines[machine] {
+		if machines[machineOf(c)] {
 			problems = append(problems, field.Duplicate(at.Child("address"), h.Address))
 		} else {
-			machines[machine] = true
+			machines[machineOf(c)] = true
 		}
 		invalid := func(name, value, why string) {
 			problems = append(problems, field.Invalid(at.Child(name), value, why))

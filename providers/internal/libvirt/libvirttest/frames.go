@@ -36,6 +36,9 @@ type Fault struct {
 	Bytes   int64
 	// Delay of the answer. libvirtd sees the call at once, and answers to other calls do not wait.
 	Delay time.Duration
+	// Until it is closed libvirtd does not see the call; then it does, even when the client is gone. Other calls do not wait.
+	// nil for at once.
+	Until <-chan struct{}
 }
 
 // Call is a call that arrives.

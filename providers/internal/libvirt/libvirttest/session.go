@@ -13,6 +13,8 @@ type pending struct {
 	procedure Procedure
 	// volume whose description the answer is; "" for other calls.
 	volume string
+	// done is closed with the answer, for a call that is late; nil for others.
+	done chan struct{}
 }
 
 // session is one connection through Frames.
@@ -21,6 +23,9 @@ type session struct {
 	client, server net.Conn
 
 	writing sync.Mutex
+	// late are calls that libvirtd is yet to see or to answer. over is closed when it says nothing more.
+	late    sync.WaitGroup
+	over    chan struct{}
 	mu      sync.Mutex
 	pending map[uint32]pending
 	streams map[uint32]*stream
@@ -42,14 +47,16 @@ func (f *Frames) connection(client net.Conn) {
 	f.mu.Lock()
 	f.open[client] = server
 	f.mu.Unlock()
-	s := &session{frames: f, client: client, server: server, pending: map[uint32]pending{}, streams: map[uint32]*stream{}}
+	s := &session{frames: f, client: client, server: server, pending: map[uint32]pending{}, streams: map[uint32]*stream{}, over: make(chan struct{})}
 	var back sync.WaitGroup
 	back.Go(func() {
 		defer func() { _ = client.Close() }()
+		defer close(s.over)
 		s.answers()
 	})
 	s.calls()
 	_ = client.Close()
+	s.late.Wait()
 	_ = server.Close()
 	back.Wait()
 	s.mu.Lock()
@@ -83,9 +90,12 @@ func (s *session) answer(f frame, delay time.Duration) {
 // finish forgets a call whose answer is known.
 func (s *session) finish(serial uint32) {
 	s.mu.Lock()
-	_, known := s.pending[serial]
+	p, known := s.pending[serial]
 	delete(s.pending, serial)
 	s.mu.Unlock()
+	if p.done != nil {
+		close(p.done)
+	}
 	if known {
 		s.frames.mu.Lock()
 		s.frames.inFlight--
@@ -131,6 +141,9 @@ func (s *session) call(f frame) (end, pass bool) {
 	if f.procedure() == StorageVolGetXMLDesc {
 		p.volume, _ = takeVolume(f.body())
 	}
+	if fault.Until != nil {
+		p.done = make(chan struct{})
+	}
 	s.mu.Lock()
 	s.pending[f.serial()] = p
 	s.mu.Unlock()
@@ -145,6 +158,12 @@ func (s *session) call(f frame) (end, pass bool) {
 	}
 	volume, ok := takeVolume(f.body())
 	switch f.procedure() {
+	case ConnectClose:
+		if s.waiting() {
+			// Calls that libvirtd has begun it brings to their end.
+			s.answer(f.answer(typeReply, statusOK, nil), fault.Delay)
+			return false, false
+		}
 	case StorageVolDelete:
 		s.frames.mu.Lock()
 		delete(s.frames.uploads, volume)
@@ -163,10 +182,43 @@ func (s *session) call(f frame) (end, pass bool) {
 		s.mu.Lock()
 		s.streams[f.serial()] = taken
 		s.mu.Unlock()
-		s.write(f.answer(typeReply, statusOK, nil))
+		s.after(fault.Until, func() { s.write(f.answer(typeReply, statusOK, nil)) })
+		return false, false
+	}
+	if fault.Until != nil {
+		s.after(fault.Until, func() {
+			// libvirtd drops a call whose client goes before it has begun.
+			if _, err := s.server.Write(f); err == nil {
+				select {
+				case <-p.done:
+				case <-s.over:
+				}
+			}
+		})
 		return false, false
 	}
 	return false, true
+}
+
+// after does something when until is closed; at once when it is nil.
+func (s *session) after(until <-chan struct{}, do func()) {
+	if until == nil {
+		do()
+		return
+	}
+	s.late.Go(func() { <-until; do() })
+}
+
+// waiting tells whether there are late calls.
+func (s *session) waiting() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.pending {
+		if p.done != nil {
+			return true
+		}
+	}
+	return false
 }
 
 // take takes a piece of an upload; false ends the connection.

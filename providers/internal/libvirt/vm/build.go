@@ -37,6 +37,8 @@ type build struct {
 	// done is closed when the build has ended, waits when it has to wait for its image.
 	done, waits       chan struct{}
 	quitting, waiting sync.Once
+	// made is set before the first call that makes something; for the build's own goroutine.
+	made bool
 	// promised is how far the disk may grow, as long as no volume shows it; guarded by Engine.mu.
 	promised int64
 
@@ -147,8 +149,11 @@ func (e *Engine) run(b *build) {
 	b.err, b.message = err, messageFailed
 	b.mu.Unlock()
 	e.kept(b)
-	// A call whose answer was lost may be carried out after the machine was removed.
-	e.suspect(b.record)
+	if b.made {
+		// A call whose answer was lost may be carried out after the machine was removed.
+		e.Lost.add(b.record, e.Clock.Now())
+		e.clean(b)
+	}
 }
 
 // takeBack removes what a build has made.
@@ -218,6 +223,7 @@ func (e *Engine) volumes(ctx context.Context, c *rpc.Conn, b *build, base images
 	if err := b.wanted(); err != nil {
 		return err
 	}
+	b.made = true
 	if _, err := c.VolumeCreate(ctx, pool, disk); err != nil {
 		return err
 	}

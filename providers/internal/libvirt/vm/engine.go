@@ -64,8 +64,10 @@ type Options struct {
 	// VendorData and InstallGuestAgent go into every seed.
 	VendorData        string
 	InstallGuestAgent bool
-	Clock             clock.WithTicker
-	Logger            logr.Logger
+	// Lost is shared by all that work on the host.
+	Lost   *Lost
+	Clock  clock.WithTicker
+	Logger logr.Logger
 	// Wake is called when something happened to a machine.
 	Wake func(providers.Owner)
 }
@@ -90,8 +92,6 @@ type Engine struct {
 	running map[string]providers.Owner
 	// doubtful are the UUIDs of records whose definition got no answer, by name.
 	doubtful map[string]string
-	// suspects are removed machines of which volumes may appear late, by UUID.
-	suspects map[string]suspect
 	// arrived is closed and made anew whenever an image may have arrived.
 	arrived chan struct{}
 }
@@ -110,7 +110,7 @@ func New(o Options) *Engine {
 	ctx, cancel := context.WithCancel(context.Background())
 	return &Engine{
 		Options: o, ctx: ctx, cancel: cancel, slots: make(chan struct{}, MaxBuilds),
-		builds: map[string]*build{}, ended: map[string]ending{}, idleSince: map[string]time.Time{}, suspects: map[string]suspect{},
+		builds: map[string]*build{}, ended: map[string]ending{}, idleSince: map[string]time.Time{},
 		doubtful: map[string]string{}, running: map[string]providers.Owner{},
 		arrived: make(chan struct{}),
 	}
@@ -130,7 +130,7 @@ func (e *Engine) imageSignal() <-chan struct{} {
 	return e.arrived
 }
 
-// Close ends the builds and waits for them. What they have made stays. A second call does nothing.
+// Close ends the builds and waits for them. What they have made stays, unless its record is gone. A second call does nothing.
 func (e *Engine) Close() {
 	e.mu.Lock()
 	e.closed = true

@@ -4,54 +4,94 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"sync"
 	"time"
 
 	"crawl.example.com/egress-proxies-operator/providers/internal/libvirt/rpc"
 )
 
-// suspectKept is for how long a volume may appear after the call that makes it was given up: longer than any call may take
-// on a host whose storage hangs.
-const suspectKept = 10 * time.Minute
+const (
+	// suspectKept is for how long a volume may appear after the call that makes it was given up: longer than any call may take
+	// on a host whose storage hangs.
+	suspectKept = 10 * time.Minute
+	// cleanLimit is how long a build that has failed may look for what it has made, in real time.
+	cleanLimit = 5 * time.Second
+)
 
-// suspect is an incarnation whose building was cut off. Whether a call of it is still carried out cannot be known.
+// Lost are the incarnations on one host whose building was cut off. Whether a call of theirs is still carried out cannot be
+// known. It outlives the Engine that has lost them, since a class that is changed gets another one. The zero value is ready.
+type Lost struct {
+	mu   sync.Mutex
+	lost map[string]suspect
+}
+
+// suspect is such an incarnation.
 type suspect struct {
 	record record
 	since  time.Time
 }
 
-func (e *Engine) suspect(r record) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.suspects[r.UUID] = suspect{r, e.Clock.Now()}
+func (l *Lost) add(r record, now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.lost == nil {
+		l.lost = map[string]suspect{}
+	}
+	l.lost[r.UUID] = suspect{r, now}
+}
+
+func (l *Lost) all() map[string]suspect {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return maps.Clone(l.lost)
+}
+
+func (l *Lost) drop(uuid string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.lost, uuid)
 }
 
 // Tidy deletes volumes that appeared after their machine was removed. It knows them by the incarnations whose building this
 // process has lost, not by what lies in the pool: a pool may be shared with hosts whose machines cannot be seen from here.
 func (e *Engine) Tidy(ctx context.Context) error {
-	e.mu.Lock()
-	suspects := maps.Clone(e.suspects)
-	e.mu.Unlock()
+	suspects := e.Lost.all()
 	if len(suspects) == 0 {
 		return nil
 	}
 	return e.Control.Do(ctx, func(c *rpc.Conn) error {
 		for uuid, s := range suspects {
-			switch _, err := read(ctx, c, s.record.domain); {
-			case err == nil:
-				// It is still there, and its deletion takes its volumes along.
-				continue
-			case !errors.Is(err, errNoRecord):
+			there, err := tidy(ctx, c, s.record)
+			if err != nil {
 				return err
 			}
-			if err := removeVolumes(ctx, c, s.record); err != nil {
-				return err
-			}
-			if e.Clock.Since(s.since) > suspectKept {
-				e.mu.Lock()
-				delete(e.suspects, uuid)
-				e.mu.Unlock()
+			if !there && e.Clock.Since(s.since) > suspectKept {
+				e.Lost.drop(uuid)
 			}
 		}
 		return nil
 	})
+}
+
+// clean takes back what a build has made whose record was removed under it, by the next Engine of the class or by another
+// process: whoever did it could not wait for the build. If the record is there, its deletion takes the volumes along.
+func (e *Engine) clean(b *build) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.ctx), cleanLimit)
+	defer cancel()
+	// What fails now is done by Tidy.
+	_ = e.Control.Do(ctx, func(c *rpc.Conn) error {
+		_, err := tidy(ctx, c, b.record)
+		return err
+	})
+}
+
+// tidy removes the volumes of a record, unless it is there.
+func tidy(ctx context.Context, c *rpc.Conn, r record) (there bool, err error) {
+	switch _, err := read(ctx, c, r.domain); {
+	case err == nil:
+		return true, nil
+	case !errors.Is(err, errNoRecord):
+		return false, err
+	}
+	return false, removeVolumes(ctx, c, r)
 }
