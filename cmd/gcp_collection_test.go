@@ -173,9 +173,9 @@ func (y *yard) reason() string {
 	return ""
 }
 
-// TestGT10_G35_CollectionDeletesNothingThatLives: 1200 machines in 30 zones. As long as anything of the list is missing
+// TestT30_GT10_G35_CollectionDeletesNothingThatLives: 1200 machines in 30 zones. As long as anything of the list is missing
 // nothing is concluded; then the orphans go, and neither what is young nor what is other people's.
-func TestGT10_G35_CollectionDeletesNothingThatLives(t *testing.T) {
+func TestT30_GT10_G35_CollectionDeletesNothingThatLives(t *testing.T) {
 	y := newYard(t)
 	for n := range gcpOrphans {
 		y.must(y.create(t.Context(), y.set, gcpCluster, fmt.Sprint("gone-", n), types.UID(fmt.Sprint("gone-", n)), n))
@@ -209,6 +209,15 @@ func TestGT10_G35_CollectionDeletesNothingThatLives(t *testing.T) {
 	}
 	y.runner = patient
 	restore()
+	for range 3 {
+		// A zone goes down behind the first pages. Its machines are on the last one.
+		restore := y.Fail(computetest.Fault{Call: computetest.AggregatedList, Skip: 3, Down: y.zones[liveZones-1]})
+		if err := y.sweep(1); err == nil || y.reason() != v1alpha1.ReasonListFailed {
+			t.Errorf("a zone goes down while the list is read: %v, %s", err, y.reason())
+		}
+		restore()
+		y.SetUnreachable(y.zones[liveZones-1], false)
+	}
 	if n := y.Count(computetest.Delete); n != 0 {
 		t.Fatalf("%d deletions although the list was not complete", n)
 	}

@@ -120,18 +120,24 @@ func TestG11_FailedLookEndsTheAttempt(t *testing.T) {
 	}
 }
 
-// TestG12_G23_DeadMachinesGiveWay: a machine that has stopped, is suspended or has vanished is replaced by a new incarnation
+// TestT9_G12_G23_DeadMachinesGiveWay: a machine that has stopped, was preempted, is suspended or has vanished is replaced by a new incarnation
 // with an address of its own. None is started again: the server knows no such call and would fail the test.
-func TestG12_G23_DeadMachinesGiveWay(t *testing.T) {
+func TestT9_G12_G23_DeadMachinesGiveWay(t *testing.T) {
 	b := newBed(t)
 	px, vm := b.running("px")
 	addresses := map[string]bool{vm.NatIP: true}
-	for _, state := range []string{"TERMINATED", "STOPPED", "SUSPENDED", "SUSPENDING", ""} {
+	for _, state := range []string{"TERMINATED", "STOPPED", "preempted", "SUSPENDED", "SUSPENDING", ""} {
 		deletions := b.Count(computetest.Delete)
-		if state == "" {
+		switch state {
+		case "":
 			b.Remove(gcpProject, vm.Zone, vm.Name)
 			deletions--
-		} else {
+		case "preempted":
+			b.Preempt(gcpProject, vm.Zone, vm.Name)
+			if left, ok := b.VM(gcpProject, vm.Zone, vm.Name); !ok || left.Status != "TERMINATED" {
+				t.Errorf("the preempted machine is %q, and not there as a stopped one", left.Status)
+			}
+		default:
 			b.SetStatus(gcpProject, vm.Zone, vm.Name, state)
 		}
 		published := false

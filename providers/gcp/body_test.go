@@ -2,12 +2,10 @@ package gcp
 
 import (
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
@@ -164,52 +162,4 @@ func TestG50_AttemptsHaveKeys(t *testing.T) {
 	if second := r.create(again); second.Operation != first.Operation || len(r.VMs()) != 1 {
 		t.Errorf("operations %s and %s, %d VMs", first.Operation, second.Operation, len(r.VMs()))
 	}
-}
-
-var (
-	legalKey   = regexp.MustCompile(`^[a-z][-_a-z0-9]{0,62}$`)
-	legalValue = regexp.MustCompile(`^[-_a-z0-9]{0,63}$`)
-)
-
-// FuzzMark: any names and ids become legal labels, are read back exactly, and different ones stay different.
-func FuzzMark(f *testing.F) {
-	f.Add("cluster", "default", "px", "6b1d2f1e-60a5-4b0a-9c0e-3d5a7d1f0c11", "gcp-eu", "v1-0123456789abcdef")
-	f.Add("Cluster_ID.x", "a", "a.b", "u", "class.with.dots", "")
-	f.Add("_5f", "_", "-", "a_2eb", strings.Repeat("a.", 31)+"b", strings.Repeat("h", 64))
-	f.Fuzz(func(t *testing.T, cluster, namespace, name, uid, class, hash string) {
-		for _, text := range []string{cluster, namespace, name, uid, class, hash} {
-			if len(text) > 64 {
-				t.Skip("longer than any of them can be")
-			}
-		}
-		m := mark{owner: providers.Owner{ClusterID: cluster, Namespace: namespace, Name: name, UID: types.UID(uid)}, class: class, hash: hash}
-		labels := m.labels(map[string]string{"geo": "eu", name: hash, labelName + "-2": "x"})
-		if len(labels) > maxLabels {
-			t.Fatalf("%d labels", len(labels))
-		}
-		for key, value := range labels {
-			if !legalKey.MatchString(key) || !legalValue.MatchString(value) {
-				t.Errorf("illegal label %q=%q", key, value)
-			}
-		}
-		if back := readMark(labels); back != m {
-			t.Errorf("got back %+v, want %+v", back, m)
-		}
-	})
-}
-
-// FuzzInstanceName: any Kubernetes name becomes a legal name of a machine, and other Proxies get other ones.
-func FuzzInstanceName(f *testing.F) {
-	f.Add("cluster", "px", "u1", "u2")
-	f.Add("c", strings.Repeat("a", 63), "", "x")
-	f.Add("c", "1.2.3", "6b1d2f1e-60a5-4b0a-9c0e-3d5a7d1f0c11", "6b1d2f1e-60a5-4b0a-9c0e-3d5a7d1f0c12")
-	f.Fuzz(func(t *testing.T, cluster, name, uid, otherUID string) {
-		one := providers.InstanceName(cluster, name, types.UID(uid))
-		if !label1035.MatchString(one) {
-			t.Errorf("%q is no name of a machine", one)
-		}
-		if other := providers.InstanceName(cluster, name, types.UID(otherUID)); uid != otherUID && other == one {
-			t.Errorf("%q and %q have the name %s", uid, otherUID, one)
-		}
-	})
 }

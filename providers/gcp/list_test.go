@@ -4,9 +4,14 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	compute "cloud.google.com/go/compute/apiv1"
+	"cloud.google.com/go/compute/apiv1/computepb"
+	"k8s.io/apimachinery/pkg/types"
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
 	"crawl.example.com/egress-proxies-operator/providers"
@@ -42,8 +47,8 @@ func newCrowd(t *testing.T) *rig {
 	return r
 }
 
-// TestGT9_Lists with many pages and zones: all of it, or an error without anything.
-func TestGT9_Lists(t *testing.T) {
+// TestT30_GT9_Lists with many pages and zones: all of it, or an error without anything.
+func TestT30_GT9_Lists(t *testing.T) {
 	r := newCrowd(t)
 	all, err := r.List(t.Context())
 	if err != nil {
@@ -67,6 +72,99 @@ func TestGT9_Lists(t *testing.T) {
 			t.Errorf("page %d fails: %d instances, %v", skip, len(got), err)
 		}
 		restore()
+	}
+}
+
+// TestT30_GT9_ZoneGoesDown while the list is read: whether its machines were already shown, are on this page or on a later one, and
+// whether that page is the last, the list is not complete.
+func TestT30_GT9_ZoneGoesDown(t *testing.T) {
+	r := newCrowd(t)
+	const pages, zonesOfAPage = manyVMs / listPage, manyZones * listPage / manyVMs
+	zone := func(n int) string { return fmt.Sprintf("region%d-%c", n/3, 'a'+n%3) }
+	for page := range pages {
+		for _, down := range []string{zone(0), zone(page * zonesOfAPage), zone(manyZones - 1)} {
+			restore := r.Fail(computetest.Fault{Call: computetest.AggregatedList, Skip: page, Down: down})
+			before := r.Count(computetest.AggregatedList)
+			if got, err := r.List(t.Context()); providers.ReasonOf(err) != providers.Unavailable || got != nil {
+				t.Errorf("%s goes down at page %d: %d instances, %v", down, page, len(got), err)
+			}
+			if n := r.Count(computetest.AggregatedList) - before; n <= page {
+				t.Errorf("%d pages were read, so that %s was never down", n, down)
+			}
+			restore()
+			r.SetUnreachable(down, false)
+		}
+	}
+	if all, err := r.List(t.Context()); err != nil || len(all) != manyVMs {
+		t.Errorf("%d, %v", len(all), err)
+	}
+}
+
+// TestG45_AnyWordOfAZone that does not answer counts, wherever an answer has it. Two warnings mean no more than an empty page.
+func TestG45_AnyWordOfAZone(t *testing.T) {
+	warned := func(code string) []compute.InstancesScopedListPair {
+		return []compute.InstancesScopedListPair{
+			{Key: "zones/a-a", Value: &computepb.InstancesScopedList{Instances: []*computepb.Instance{{}}}},
+			{Key: "zones/a-b", Value: &computepb.InstancesScopedList{Warning: &computepb.Warning{Code: &code}}},
+		}
+	}
+	code := func(code string) *computepb.InstanceAggregatedList {
+		return &computepb.InstanceAggregatedList{Warning: &computepb.Warning{Code: &code}}
+	}
+	for name, test := range map[string]struct {
+		answer   *computepb.InstanceAggregatedList
+		zones    []compute.InstancesScopedListPair
+		complete bool
+	}{
+		"nothing":                 {&computepb.InstanceAggregatedList{}, nil, true},
+		"an empty zone":           {&computepb.InstanceAggregatedList{}, warned("NO_RESULTS_ON_PAGE"), true},
+		"an empty page":           {code("NO_RESULTS_ON_PAGE"), nil, true},
+		"a list of what is down":  {&computepb.InstanceAggregatedList{Unreachables: []string{"zones/a-b"}}, warned("NO_RESULTS_ON_PAGE"), false},
+		"a warning of the zone":   {&computepb.InstanceAggregatedList{}, warned("UNREACHABLE"), false},
+		"a warning of the answer": {code("UNREACHABLE"), nil, false},
+		"a part":                  {code("PARTIAL_SUCCESS"), nil, false},
+		"too much":                {&computepb.InstanceAggregatedList{}, warned("LIST_OVERHEAD_QUOTA_EXCEED"), false},
+		"a warning nobody knows":  {&computepb.InstanceAggregatedList{}, warned("NEW"), false},
+		"one nobody knows above":  {code("NEW"), warned("NO_RESULTS_ON_PAGE"), false},
+	} {
+		if err := incomplete(test.answer, test.zones); (err == nil) != test.complete {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestT29_ClassesOfOneProject: operators list what is of the class that they ask for, and of no other one of the same project
+// and cluster, also where the label of one class begins like that of another one.
+func TestT29_ClassesOfOneProject(t *testing.T) {
+	r := newRig(t)
+	// With each dot as _2e the first is as long as a label can be, and the others go on in a second one.
+	long := "aaa" + strings.Repeat(".a", 15)
+	names := []string{"gcp", "gcp-2", "gcp.eu", "gcp-eu", long, long + ".a", long + ".b"}
+	classes := map[string]*Provider{}
+	for n, name := range names {
+		p := openProvider(t, r.URL, r.clock, newClass(name))
+		classes[name] = p
+		for k := range n + 1 {
+			// The Proxies of all classes have the same names.
+			req := newRequest(fmt.Sprint("px-", k), []string{zoneA, zoneB, zoneC}[k%3])
+			req.Owner.UID = types.UID(fmt.Sprint(name, "-", k))
+			req.Name = providers.InstanceName(req.Owner.ClusterID, req.Owner.Name, req.Owner.UID)
+			if _, err := p.Create(t.Context(), req); err != nil {
+				t.Fatal(providers.RawText(err))
+			}
+		}
+	}
+	r.clock.Step(time.Minute)
+	for n, name := range names {
+		all, err := classes[name].List(t.Context())
+		if err != nil || len(all) != n+1 {
+			t.Errorf("%s: %d instances, %v; want %d", name, len(all), err, n+1)
+		}
+		for _, i := range all {
+			if !strings.HasPrefix(string(i.Owner.UID), name+"-") || strings.Contains(string(i.Owner.UID)[len(name)+1:], "-") {
+				t.Errorf("%s lists the machine of %s", name, i.Owner.UID)
+			}
+		}
 	}
 }
 

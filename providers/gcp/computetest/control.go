@@ -21,7 +21,7 @@ const (
 	imageFromFamily = "images.getFromFamily"
 )
 
-// Fault makes calls fail. Of Answer, Operation, Hang and Drop exactly one is set.
+// Fault makes calls fail. Of Answer, Operation, Hang, Drop and Down exactly one is set.
 type Fault struct {
 	// Call, Zone and Name choose the calls; "" is any. The aggregated list has no zone and no name.
 	Call, Zone, Name string
@@ -38,6 +38,8 @@ type Fault struct {
 	Hang bool
 	// Drop closes the connection without an answer. Go's client repeats a get by itself when the connection was used before.
 	Drop bool
+	// Down takes a zone out of reach with this call, which is answered. SetUnreachable brings the zone back.
+	Down string
 	// Commit lets the call take effect before Answer, Hang or Drop.
 	Commit bool
 }

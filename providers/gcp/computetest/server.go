@@ -178,8 +178,13 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	if refused == nil {
 		f = s.fault(c)
 	}
-	if f != nil && f.Operation != nil {
+	switch {
+	case f == nil:
+	case f.Operation != nil:
 		c.operation, f = f.Operation, nil
+	case f.Down != "":
+		s.unreachable[f.Down] = true
+		f = nil
 	}
 	if f != nil && !f.Commit {
 		s.mu.Unlock()
