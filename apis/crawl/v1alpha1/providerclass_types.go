@@ -185,7 +185,7 @@ type GCPClass struct {
 	NetworkTag string `json:"networkTag,omitempty"`
 	// diskSizeGb is the size of the boot disk, at least 10 and at least that of the image. Unit: gibibytes. Default: 10.
 	// +optional
-	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Minimum=10
 	// +kubebuilder:validation:Maximum=65536
 	DiskSizeGb *int32 `json:"diskSizeGb,omitempty"`
 	// diskType is the type of the boot disk, such as pd-balanced. Default: Compute Engine's own.

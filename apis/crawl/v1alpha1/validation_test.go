@@ -66,6 +66,7 @@ func TestA43_InvalidObjectsAreRefused(t *testing.T) {
 		{"no namespaces", "ProviderClass", `spec: {type: kubernetes}`, "spec.allowedNamespaces"},
 		{"selector missing", "ProviderClass", `spec: {type: kubernetes, allowedNamespaces: {from: Selector}}`, "spec.allowedNamespaces.selector"},
 		{"gcp without block", "ProviderClass", `spec: {type: gcp, allowedNamespaces: {from: All}}`, "spec.gcp"},
+		{"gcp disk smaller than Compute Engine's smallest", "ProviderClass", `spec: {type: gcp, allowedNamespaces: {from: All}, gcp: {project: my-project, diskSizeGb: 9}}`, "spec.gcp.diskSizeGb"},
 		{"other block", "ProviderClass", `spec: {type: kubernetes, gcp: {project: my-project}, allowedNamespaces: {from: All}}`, "spec.gcp"},
 		{"key outside of its folder", "ProviderClass", `spec: {type: kvm, allowedNamespaces: {from: All}, kvm: {sshKeyFile: /etc/shadow, insecureIgnoreHostKey: true, hosts: [{name: a, address: a, user: u}], machineTypes: [{name: s, cpus: 1, memory: 1Gi}]}}`, "spec.kvm.sshKeyFile"},
 		{"key path that climbs", "ProviderClass", `spec: {type: kvm, allowedNamespaces: {from: All}, kvm: {sshKeyFile: /etc/proxy-operator/kvm/../../shadow, insecureIgnoreHostKey: true, hosts: [{name: a, address: a, user: u}], machineTypes: [{name: s, cpus: 1, memory: 1Gi}]}}`, "spec.kvm.sshKeyFile"},
