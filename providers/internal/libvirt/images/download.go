@@ -120,8 +120,7 @@ func (s *Store) write(c Volumes, pool libvirt.StoragePool, j *job) (err error) {
 			_ = s.takeBack(j)
 		}
 	}()
-	// One that was left by a base that somebody deleted would make this one usable before it is checked.
-	if err := s.remove(s.ctx, c, pool, markerOf(j.volume, source.length)); err != nil {
+	if err := s.unmark(s.ctx, c, pool, j.volume); err != nil {
 		return err
 	}
 	sum := sha256.New()
@@ -148,6 +147,24 @@ func (s *Store) write(c Volumes, pool libvirt.StoragePool, j *job) (err error) {
 	// Where it is not known whether the marker was made, the base may be in use already.
 	marking = true
 	return s.mark(c, pool, j, source.length)
+}
+
+// unmark deletes the markers that were left by bases that somebody has deleted: they would make the one that is being written
+// usable when it comes to their length.
+func (s *Store) unmark(ctx context.Context, c Volumes, pool libvirt.StoragePool, volume string) error {
+	all, err := c.Volumes(ctx, pool)
+	if err != nil {
+		return err
+	}
+	for _, v := range all {
+		if !isMarkerOf(volume, v.Name) {
+			continue
+		}
+		if err := s.remove(ctx, c, pool, v.Name); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // mark makes a base usable.

@@ -64,6 +64,16 @@ func (p *pool) PoolLookupByName(_ context.Context, name string) (libvirt.Storage
 	return libvirt.StoragePool{Name: name}, nil
 }
 
+func (p *pool) Volumes(_ context.Context, _ libvirt.StoragePool) ([]libvirt.StorageVol, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var out []libvirt.StorageVol
+	for name := range p.volumes {
+		out = append(out, libvirt.StorageVol{Pool: "proxies", Name: name, Key: "/pool/" + name})
+	}
+	return out, nil
+}
+
 func (p *pool) VolumeLookup(_ context.Context, _ libvirt.StoragePool, name string) (libvirt.StorageVol, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -64,6 +66,7 @@ type Progress struct {
 // Volumes are the calls on a host's pools; *rpc.Conn has them.
 type Volumes interface {
 	PoolLookupByName(ctx context.Context, name string) (libvirt.StoragePool, error)
+	Volumes(ctx context.Context, p libvirt.StoragePool) ([]libvirt.StorageVol, error)
 	VolumeLookup(ctx context.Context, p libvirt.StoragePool, name string) (libvirt.StorageVol, error)
 	VolumeCreate(ctx context.Context, p libvirt.StoragePool, xml string) (libvirt.StorageVol, error)
 	VolumeDelete(ctx context.Context, v libvirt.StorageVol) error
@@ -136,6 +139,14 @@ func (s *Store) volumeOf(image Image) string {
 
 // markerOf is the name of the marker of a base that is so many bytes long.
 func markerOf(volume string, length int64) string { return fmt.Sprintf("%s.%d.ok", volume, length) }
+
+// isMarkerOf tells whether a volume is a marker of a base, of whatever length.
+func isMarkerOf(volume, name string) bool {
+	rest, ours := strings.CutPrefix(name, volume+".")
+	length, marker := strings.CutSuffix(rest, ".ok")
+	_, err := strconv.ParseUint(length, 10, 63)
+	return ours && marker && err == nil
+}
 
 // Ensure looks whether an image is on a host. If not, it starts the download, or joins the one that is under way, and tells
 // how far it is. The error of a download is a *providers.Error, the last one's as long as the next has to wait, with the path

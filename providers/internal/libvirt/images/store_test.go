@@ -1,6 +1,7 @@
 package images
 
 import (
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -154,29 +155,44 @@ func TestV17_WhatAnotherProcessWritesIsLeftAlone(t *testing.T) {
 	}
 }
 
-// TestV17_AnOldMarkerMakesNothingUsable: a base was deleted by hand and its marker left. The next one has the same length
-// before its checksum is known.
-func TestV17_AnOldMarkerMakesNothingUsable(t *testing.T) {
+// TestV17_OldMarkersMakeNothingUsable: bases were deleted by hand and their markers left. The next one passes through their
+// lengths before it is whole, and before its checksum is known.
+func TestV17_OldMarkersMakeNothingUsable(t *testing.T) {
 	data := qcow2(imageBytes)
 	server := serve(t, whole(data))
-	p := newPool()
-	r := newRig(t, map[string]*pool{"a": p})
-	image := Image{Name: "debian", URL: server.URL, SHA256: strings.Repeat("0", 64)}
-	name := r.volumeOf(image)
-	p.put(markerOf(name, imageBytes), 1)
-	full := false
-	p.written = func(string) error {
-		full = full || p.names()[name] == imageBytes
-		if got := usable(p); len(got) > 0 {
-			t.Error("the base is usable before it is checked")
+	for what, sum := range map[string]string{"another checksum": strings.Repeat("0", 64), "none": "", "the right one": sumOf(data)} {
+		p := newPool()
+		r := newRig(t, map[string]*pool{"a": p})
+		image := Image{Name: "debian", URL: server.URL, SHA256: sum}
+		name := r.volumeOf(image)
+		others := markerOf(r.volumeOf(Image{Name: "debian", URL: "https://other.example"}), imageBytes)
+		for _, length := range []int64{1, emptyQCOW2 + 1, imageBytes / 2, imageBytes - 1, imageBytes, imageBytes + 1} {
+			p.put(markerOf(name, length), 1)
 		}
-		return nil
-	}
-	if _, _, err := r.fetch("a", image); providers.ReasonOf(err) != providers.InvalidSpec || !full {
-		t.Errorf("%v, the whole image was there: %v", err, full)
-	}
-	if names := p.names(); len(names) != 0 {
-		t.Errorf("left are %v", names)
+		p.put(others, 1)
+		full := false
+		p.written = func(string) error {
+			names := p.names()
+			full = full || names[name] == imageBytes
+			for other := range names {
+				if strings.HasPrefix(other, name+".") {
+					t.Errorf("%s: %s stands beside a base of %d bytes that is being written", what, other, names[name])
+				}
+			}
+			return nil
+		}
+		_, progress, err := r.fetch("a", image)
+		want := []string{others}
+		if sum == "" || sum == sumOf(data) {
+			want = append(want, name, markerOf(name, imageBytes))
+		}
+		slices.Sort(want)
+		if good := len(want) > 1; !full || good != (err == nil && progress.Done) || !good && providers.ReasonOf(err) != providers.InvalidSpec {
+			t.Errorf("%s: %+v, %v, the whole image was there: %v", what, progress, err, full)
+		}
+		if names := slices.Sorted(maps.Keys(p.names())); !slices.Equal(names, want) {
+			t.Errorf("%s: left are %v, want %v", what, names, want)
+		}
 	}
 }
 
