@@ -206,6 +206,8 @@ func TestV1_BlockIsCheckedAlike(t *testing.T) {
 		"hosts[0].pool":          func(c *v1alpha1.LibvirtClass) { c.Hosts[0].Pool = "<pool>" },
 		"hosts[0].bridge":        func(c *v1alpha1.LibvirtClass) { c.Hosts[0].Bridge = "br 0" },
 		"hosts[0].network":       func(c *v1alpha1.LibvirtClass) { c.Hosts[0].Bridge, c.Hosts[0].Network = "a", "b" },
+		"vendorData":             func(c *v1alpha1.LibvirtClass) { c.VendorData = "packages: [chrony]" },
+		"vendorData,":            func(c *v1alpha1.LibvirtClass) { c.VendorData, c.InstallGuestAgent = "MIME-Version: 1.0\n\n", new(true) },
 		"domainType":             func(c *v1alpha1.LibvirtClass) { c.DomainType = "xen" },
 		"machineTypes[0].memory": func(c *v1alpha1.LibvirtClass) { c.MachineTypes[0].Memory.Set(1) },
 	}
@@ -221,7 +223,7 @@ func TestV1_BlockIsCheckedAlike(t *testing.T) {
 			}
 			change(block)
 			problems := f.Validate(class)
-			if want := "spec." + string(f.Type()) + "." + name; len(problems) != 1 || problems[0].Field != want {
+			if want := "spec." + string(f.Type()) + "." + strings.TrimRight(name, ","); len(problems) != 1 || problems[0].Field != want {
 				t.Errorf("%s: got %v, want one error of %s", f.Type(), problems.ToAggregate(), want)
 			}
 			if text := problems.ToAggregate().Error(); strings.Contains(text, "secret@") {

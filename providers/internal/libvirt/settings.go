@@ -13,6 +13,7 @@ import (
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
 	"crawl.example.com/egress-proxies-operator/providers/internal/libvirt/host"
 	"crawl.example.com/egress-proxies-operator/providers/internal/libvirt/images"
+	"crawl.example.com/egress-proxies-operator/providers/internal/libvirt/seed"
 )
 
 // Defaults of a class.
@@ -85,6 +86,7 @@ func (p Policy) read(class *v1alpha1.ProviderClass) (settings, field.ErrorList) 
 		s.domainType = DefaultDomainType
 	}
 	problems := s.readCredentials(block, path)
+	problems = append(problems, s.readVendorData(path)...)
 	problems = append(problems, s.readImages(block, path.Child("images"))...)
 	problems = append(problems, s.readMachineTypes(block, path.Child("machineTypes"))...)
 	problems = append(problems, s.readHosts(block, path.Child("hosts"))...)
@@ -140,6 +142,20 @@ func (s *settings) readImages(block *v1alpha1.LibvirtClass, path *field.Path) (p
 		s.images[image.Name] = images.Image{Name: image.Name, URL: image.URL, SHA256: image.SHA256}
 	}
 	return problems
+}
+
+// readVendorData checks that cloud-init takes the vendor data, alone or beside the agent's script.
+func (s *settings) readVendorData(path *field.Path) field.ErrorList {
+	switch kind := seed.Kind([]byte(s.vendorData)); {
+	case s.vendorData == "":
+		return nil
+	case kind == "":
+		return field.ErrorList{field.Invalid(path.Child("vendorData"), field.OmitValueType{}, ignored)}
+	case kind == seed.Message && s.installGuestAgent:
+		return field.ErrorList{field.Invalid(path.Child("vendorData"), field.OmitValueType{},
+			"must not be a MIME message together with installGuestAgent, whose script is a part of its own: install the agent in one of the message's parts")}
+	}
+	return nil
 }
 
 // withoutPassword is a URL that may be shown: names, passwords and signatures in its query are left out.

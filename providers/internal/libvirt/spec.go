@@ -8,6 +8,7 @@ import (
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
 	"crawl.example.com/egress-proxies-operator/providers"
 	"crawl.example.com/egress-proxies-operator/providers/internal/libvirt/images"
+	"crawl.example.com/egress-proxies-operator/providers/internal/libvirt/seed"
 )
 
 // Fields of a Proxy that errors name.
@@ -72,9 +73,17 @@ func oneOf(path, value string, names []string) error {
 	return providers.InvalidField(path, "must be one of those of the class: %s", list)
 }
 
+// ignored is what is wrong with user data or vendor data that cloud-init passes over without a word.
+const ignored = "must begin with #cloud-config, #! or another mark of cloud-init's user data formats, or be a MIME message with MIME-Version: " +
+	"cloud-init ignores everything else"
+
+// checkUserData finds what a machine cannot have, or would ignore. None is right: an image may be complete.
 func checkUserData(data []byte) error {
-	if len(data) > MaxUserData {
+	switch {
+	case len(data) > MaxUserData:
 		return providers.InvalidField(fieldCloudInit, "must not be longer than 1048576 bytes")
+	case len(data) > 0 && seed.Kind(data) == "":
+		return providers.InvalidField(fieldCloudInit, ignored)
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package seed
 import (
 	"bytes"
 	"regexp"
+	"strings"
 	"testing"
 
 	"sigs.k8s.io/yaml"
@@ -57,10 +58,14 @@ func TestV3_KindsOfVendorData(t *testing.T) {
 		"#cloud-boothook\ntrue":             "text/cloud-boothook",
 		"#part-handler\n":                   "text/part-handler",
 		"## template: jinja\n#cloud-config": "text/jinja2",
-		"packages: [x]":                     "text/cloud-config",
 	} {
-		if got := contentType(text); got != want {
-			t.Errorf("%q is %s, want %s", text, got, want)
+		if got := files(t, Input{VendorData: text, InstallGuestAgent: true})["vendor-data"]; !strings.Contains(got, "\nContent-Type: "+want+"; charset") {
+			t.Errorf("%q is not declared as %s: %q", text, want, got)
+		}
+	}
+	for _, text := range []string{"packages: [x]", "Content-Type: multipart/mixed; boundary=b\nMIME-Version: 1.0\n\n--b--\n"} {
+		if _, err := Build(Input{VendorData: text, InstallGuestAgent: true}); err == nil {
+			t.Errorf("%q has no place beside the script, and is put there", text)
 		}
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"mime/multipart"
 	"net/textproto"
-	"strings"
 
 	"github.com/kdomanski/iso9660"
 	"sigs.k8s.io/yaml"
@@ -124,6 +123,10 @@ func vendorData(in Input) ([]byte, error) {
 	case in.VendorData == "":
 		return []byte(agentScript), nil
 	}
+	kind := Kind([]byte(in.VendorData))
+	if kind == "" || kind == Message {
+		return nil, errors.New("write vendor-data: what is not one of cloud-init's kinds, or a message already, has no place beside the agent's script")
+	}
 	var out bytes.Buffer
 	fmt.Fprintf(&out, "Content-Type: multipart/mixed; boundary=%q\nMIME-Version: 1.0\n\n", boundary)
 	w := multipart.NewWriter(&out)
@@ -131,7 +134,7 @@ func vendorData(in Input) ([]byte, error) {
 		return nil, fmt.Errorf("write vendor-data: %w", err)
 	}
 	for _, part := range []struct{ name, kind, text string }{
-		{"vendor-data", contentType(in.VendorData), in.VendorData}, {"guest-agent", "text/x-shellscript", agentScript},
+		{"vendor-data", kind, in.VendorData}, {"guest-agent", "text/x-shellscript", agentScript},
 	} {
 		header := textproto.MIMEHeader{}
 		header.Set("Content-Type", part.kind+`; charset="utf-8"`)
@@ -148,24 +151,4 @@ func vendorData(in Input) ([]byte, error) {
 		return nil, fmt.Errorf("write vendor-data: %w", err)
 	}
 	return out.Bytes(), nil
-}
-
-// contentType is what cloud-init makes of a text by its first line.
-func contentType(text string) string {
-	first, _, _ := strings.Cut(text, "\n")
-	switch {
-	case strings.HasPrefix(first, "#cloud-config-archive"):
-		return "text/cloud-config-archive"
-	case strings.HasPrefix(first, "#part-handler"):
-		return "text/part-handler"
-	case strings.HasPrefix(first, "#!"):
-		return "text/x-shellscript"
-	case strings.HasPrefix(first, "#include"):
-		return "text/x-include-url"
-	case strings.HasPrefix(first, "#cloud-boothook"):
-		return "text/cloud-boothook"
-	case strings.HasPrefix(first, "## template: jinja"):
-		return "text/jinja2"
-	}
-	return "text/cloud-config"
 }
