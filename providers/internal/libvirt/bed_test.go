@@ -136,34 +136,14 @@ func (b *bed) remove(req providers.CreateRequest) {
 // traces are the domains and volumes of a name on a host, past the provider.
 func (b *bed) traces(h *libvirttest.Host, name string) (domains, volumes []string) {
 	b.t.Helper()
-	all, err := h.Conn().Domains(b.t.Context())
-	b.must(err)
-	for _, d := range all {
-		if d.Name == name {
-			domains = append(domains, d.Name)
-		}
-	}
-	for _, volume := range b.volumes(h) {
-		if strings.HasPrefix(volume, name) {
-			volumes = append(volumes, volume)
-		}
-	}
-	return domains, volumes
+	others := func(other string) bool { return !strings.HasPrefix(other, name) }
+	return slices.DeleteFunc(h.Domains(b.t), others), slices.DeleteFunc(b.volumes(h), others)
 }
 
 // volumes are all volumes of a host.
 func (b *bed) volumes(h *libvirttest.Host) []string {
 	b.t.Helper()
-	pool, err := h.Conn().PoolLookupByName(b.t.Context(), libvirttest.Pool)
-	b.must(err)
-	all, err := h.Conn().Volumes(b.t.Context(), pool)
-	b.must(err)
-	var out []string
-	for _, v := range all {
-		out = append(out, v.Name)
-	}
-	slices.Sort(out)
-	return out
+	return h.Volumes(b.t, libvirttest.Pool)
 }
 
 // calls counts the RPCs of something.

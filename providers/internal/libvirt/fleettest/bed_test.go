@@ -147,17 +147,7 @@ func (b *bed) machines() []machine {
 // volumes are the names of all volumes of a host but for base images and their markers.
 func (b *bed) volumes(h *libvirttest.Host) []string {
 	b.t.Helper()
-	pool, err := h.Conn().PoolLookupByName(b.t.Context(), libvirttest.Pool)
-	b.must(err)
-	all, err := h.Conn().Volumes(b.t.Context(), pool)
-	b.must(err)
-	var out []string
-	for _, v := range all {
-		if !strings.Contains(v.Name, "-base-") {
-			out = append(out, v.Name)
-		}
-	}
-	return out
+	return slices.DeleteFunc(h.Volumes(b.t, libvirttest.Pool), func(name string) bool { return strings.Contains(name, "-base-") })
 }
 
 // differences are what keeps hosts and Proxies from being the same; "" when they are.
@@ -185,7 +175,6 @@ func (b *bed) differences() string {
 	}
 	for _, h := range b.Hosts {
 		have, want := b.volumes(h), want[h.Name]
-		slices.Sort(have)
 		slices.Sort(want)
 		if !slices.Equal(have, want) {
 			return fmt.Sprintf("volumes of %s: %v, want %v", h.Name, have, want)
