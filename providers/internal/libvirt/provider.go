@@ -144,10 +144,10 @@ func (p *Provider) Get(ctx context.Context, ref providers.Ref) (providers.Instan
 		if err != nil {
 			return providers.Instance{}, err
 		}
-		i, err := h.engine.Get(ctx, ref.Name, ref.Operation)
+		i, err := h.engine.Get(ctx, ref)
 		return i, p.inClass(err)
 	}
-	answers := each(p, func(h *hypervisor) (providers.Instance, error) { return h.engine.Get(ctx, ref.Name, ref.Operation) })
+	answers := each(p, func(h *hypervisor) (providers.Instance, error) { return h.engine.Get(ctx, ref) })
 	var missing error
 	for _, a := range answers {
 		if a.err == nil && a.value.Owner.ClusterID == p.rt.ClusterID {

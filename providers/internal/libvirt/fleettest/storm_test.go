@@ -137,6 +137,9 @@ func (b *bed) byHand(rng *rand.Rand) {
 	}
 	m := machines[rng.IntN(len(machines))]
 	err := m.host.Conn().DomainDestroy(b.t.Context(), m.domain)
+	if err == nil && rng.IntN(2) == 0 {
+		err = m.host.Conn().DomainUndefine(b.t.Context(), m.domain)
+	}
 	if code := rpc.CodeOf(err); err != nil && code != rpc.NoDomain && code != rpc.OperationInvalid {
 		b.must(err)
 	}

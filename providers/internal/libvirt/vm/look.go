@@ -73,18 +73,21 @@ func (e *Engine) ours(r record) bool {
 	return o.ClusterID == e.ClusterID && o.UID != ""
 }
 
-// Get finds the machine of a name, see providers.Provider. operation is the UUID that Create gave for its last attempt.
-func (e *Engine) Get(ctx context.Context, name, operation string) (providers.Instance, error) {
+// Get finds the machine of a name, see providers.Provider. The operation is the UUID that Create gave for its last attempt.
+func (e *Engine) Get(ctx context.Context, ref providers.Ref) (providers.Instance, error) {
 	var r record
 	var i providers.Instance
 	err := e.Control.Do(ctx, func(c *rpc.Conn) (err error) {
-		if r, err = find(ctx, c, name); err == nil {
+		if r, err = find(ctx, c, ref.Name); err == nil {
 			i, err = e.instance(ctx, c, r)
 		}
 		return err
 	})
+	if errors.Is(err, errNoRecord) {
+		e.vanished(ref)
+	}
 	if err != nil {
-		return providers.Instance{}, e.lookError("get instance", operation, err)
+		return providers.Instance{}, e.lookError("get instance", ref.Operation, err)
 	}
 	e.saw(i)
 	if i.State != providers.StateRunning || !e.mine(i.Owner) {
@@ -117,7 +120,7 @@ func (e *Engine) instance(ctx context.Context, c *rpc.Conn, r record) (providers
 	i := providers.Instance{
 		Ref: providers.Ref{
 			Namespace: r.Metadata.Namespace, Name: r.Name, Zone: e.Host.Name, ID: r.UUID,
-			ProviderID: (&url.URL{Scheme: "libvirt", Host: e.Host.Name, Path: "/" + r.UUID}).String(),
+			ProviderID: e.providerID(r.UUID),
 		},
 		Owner: e.owner(r), Hash: r.Metadata.Hash, CreatedAt: r.Metadata.CreatedAt,
 	}
@@ -139,6 +142,11 @@ func (e *Engine) instance(ctx context.Context, c *rpc.Conn, r record) (providers
 		e.forgetIdle(r.UUID)
 	}
 	return i, nil
+}
+
+// providerID of an incarnation.
+func (e *Engine) providerID(uuid string) string {
+	return (&url.URL{Scheme: "libvirt", Host: e.Host.Name, Path: "/" + uuid}).String()
 }
 
 // idle judges a machine that does not run and never ran as far as libvirt knows. A young one may be in the making elsewhere;

@@ -4,10 +4,16 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/digitalocean/go-libvirt"
+	"github.com/google/uuid"
+
+	"crawl.example.com/egress-proxies-operator/providers"
 	"crawl.example.com/egress-proxies-operator/providers/internal/libvirt/rpc"
+	"crawl.example.com/egress-proxies-operator/providers/internal/libvirt/virtxml"
 )
 
 const (
@@ -31,13 +37,16 @@ type suspect struct {
 	since  time.Time
 }
 
-func (l *Lost) add(r record, now time.Time) {
+// add notes an incarnation. since is when it was lost; the zero time when nothing of it can be late.
+func (l *Lost) add(r record, since time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.lost == nil {
 		l.lost = map[string]suspect{}
 	}
-	l.lost[r.UUID] = suspect{r, now}
+	if known, twice := l.lost[r.UUID]; !twice || known.since.Before(since) {
+		l.lost[r.UUID] = suspect{r, since}
+	}
 }
 
 func (l *Lost) all() map[string]suspect {
@@ -52,8 +61,24 @@ func (l *Lost) drop(uuid string) {
 	delete(l.lost, uuid)
 }
 
+// vanished notes what the operator has recorded of a machine whose name is gone: somebody may have had libvirt forget it, and
+// nothing else tells whose its volumes are. Of a machine that may be on another host, which may share the pool, it notes nothing.
+func (e *Engine) vanished(ref providers.Ref) {
+	if ref.Zone != e.Host.Name {
+		return
+	}
+	for _, id := range []string{ref.Operation, strings.TrimPrefix(ref.ProviderID, e.providerID(""))} {
+		parsed, err := uuid.Parse(id)
+		if err != nil || e.buildOf(id) != nil {
+			continue
+		}
+		domain := libvirt.Domain{Name: ref.Name, UUID: libvirt.UUID(parsed), ID: noID}
+		e.Lost.add(record{domain, virtxml.Domain{Name: ref.Name, UUID: parsed.String(), Pool: e.Host.Pool}}, time.Time{})
+	}
+}
+
 // Tidy deletes volumes that appeared after their machine was removed. It knows them by the incarnations whose building this
-// process has lost, not by what lies in the pool: a pool may be shared with hosts whose machines cannot be seen from here.
+// process has lost, or the operator has recorded, not by what lies in the pool: a pool may be shared with hosts whose machines cannot be seen from here.
 func (e *Engine) Tidy(ctx context.Context) error {
 	suspects := e.Lost.all()
 	if len(suspects) == 0 {
@@ -65,7 +90,7 @@ func (e *Engine) Tidy(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			if !there && e.Clock.Since(s.since) > suspectKept {
+			if (!there || s.since.IsZero()) && e.Clock.Since(s.since) > suspectKept {
 				e.Lost.drop(uuid)
 			}
 		}
