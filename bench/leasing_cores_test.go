@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -38,9 +39,9 @@ type cores struct {
 type core struct{ *coretest.Core }
 
 // start starts a core and waits until it answers.
-func (c *cores) start() *core {
+func (c *cores) start(more ...string) *core {
 	c.t.Helper()
-	started, err := coretest.Start(c.binary, c.arguments, apiToken, burst)
+	started, err := coretest.Start(c.binary, slices.Concat(c.arguments, more), apiToken, burst)
 	if err != nil {
 		c.t.Fatal(err)
 	}

@@ -27,8 +27,8 @@ func (b *leasingBench) throughput() {
 	b.give(b.leader, warm)
 	b.rawCreates(leaseWriters, leasesPerRound)
 	b.clearRaw()
-	var leader, raw, follower, pairs, ratio, followerRatio, pairRatio sample
-	var leaderWork, rawWork, followerWork, pairWork work
+	var leader, raw, follower, detached, pairs, ratio, followerRatio, pairRatio sample
+	var leaderWork, rawWork, followerWork, detachedWork, pairWork work
 	perSecond := func(total *work, n int, do func() time.Duration) float64 {
 		before := b.api.work(t)
 		took := do()
@@ -51,26 +51,31 @@ func (b *leasingBench) throughput() {
 		b.give(b.leader, all)
 		follower = append(follower, perSecond(&followerWork, leasesPerRound, by(b.follower, leasesPerRound)))
 		b.give(b.follower, all)
+		detached = append(detached, perSecond(&detachedWork, leasesPerRound, by(b.detached, leasesPerRound)))
+		b.give(b.detached, all)
 		pairs = append(pairs, perSecond(&pairWork, leasesPerRound, func() time.Duration { return b.rawPairs(leaseWriters, leasesPerRound) }))
 		b.clearRaw()
 		raw = append(raw, 2/(1/before+1/after))
 		ratio, followerRatio = append(ratio, leader[i]/raw[i]), append(followerRatio, follower[i]/leader[i])
-		pairRatio = append(pairRatio, follower[i]/pairs[i])
+		pairRatio = append(pairRatio, detached[i]/pairs[i])
 	}
+	// From here on there are two: the other steps are about those that may come to lead.
+	b.detached.Kill()
 	const n = leaseRounds * leasesPerRound
 	b.note("leases per second at the leader: %v", leader)
-	b.note("leases per second at the follower: %v", follower)
+	b.note("leases per second at a follower that asks the leader: %v", follower)
+	b.note("leases per second at a follower that makes objects: %v", detached)
 	b.note("raw per second: %v", raw)
 	b.note("raw pairs of a creation and a write of the status per second: %v", pairs)
-	b.note("CPU of the API server: %.2f ms per lease at the leader, %.2f ms at the follower, %.2f ms per raw creation, %.2f ms per raw pair",
-		1000*leaderWork.cpu/n, 1000*followerWork.cpu/n, 1000*rawWork.cpu/n, 1000*pairWork.cpu/n)
+	b.note("CPU of the API server: %.2f ms per lease at the leader, %.2f ms at the follower that asks it, %.2f ms at the other one, %.2f ms per raw creation, %.2f ms per raw pair",
+		1000*leaderWork.cpu/n, 1000*followerWork.cpu/n, 1000*detachedWork.cpu/n, 1000*rawWork.cpu/n, 1000*pairWork.cpu/n)
 	b.note("http_vs_raw_create: %v", ratio)
 	b.atLeast("http_vs_raw_create", ratio.median(), minHTTPVsRaw)
 	b.note("writes per lease at the leader: %s", leaderWork.each(n, func(write) bool { return true }))
-	b.note("writes per lease at the follower: %s", followerWork.each(n, func(write) bool { return true }))
+	b.note("writes per lease at the follower that asks it: %s", followerWork.each(n, func(write) bool { return true }))
 	b.atMost("writes_per_http_lease", leaderWork.count(func(w write) bool { return ofLeases(w) || ofProxies(w) })/n, maxWritesPerLease)
-	b.note("follower_vs_leader: %v; the API server alone reaches %.3g with the same writes", followerRatio, pairs.median()/leader.median())
-	b.result("follower_vs_leader", followerRatio.median())
+	b.note("follower_vs_leader: %v", followerRatio)
+	b.atLeast("follower_vs_leader", followerRatio.median(), minFollowerVsLeader)
 	b.note("follower_vs_raw_writes: %v", pairRatio)
 	b.atLeast("follower_vs_raw_writes", pairRatio.median(), minFollowerVsRawWrites)
 }

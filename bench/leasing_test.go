@@ -53,6 +53,7 @@ const (
 	minHTTPVsRaw           = 0.70
 	maxBoundVsEcho         = 1.3
 	maxWritesPerLease      = 1
+	minFollowerVsLeader    = 0.5
 	minFollowerVsRawWrites = 0.6
 	maxBurstVsRaw          = 1.5
 	maxPickGrowth          = 3
@@ -74,6 +75,8 @@ type leasingBench struct {
 	cores          *cores
 	leader         *core
 	follower       *core
+	// detached is a replica that neither leads nor asks the leader.
+	detached *core
 	// sample is a lease as the leader creates it, bound one as it is after its status was written.
 	sample, bound *v1alpha1.ProxyLease
 
@@ -133,6 +136,7 @@ func (b *leasingBench) prepare() {
 	}
 	b.seen = watchLeases(b)
 	b.leader, b.follower = b.cores.leader(b.cores.start(), b.cores.start())
+	b.detached = b.cores.start("--peer-bind-address=0")
 	b.cores.await("all proxies can be leased", func(ctx context.Context) bool {
 		list := &v1alpha1.ProxyList{}
 		b.must(b.client.List(ctx, list, client.InNamespace(b.namespace)))

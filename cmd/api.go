@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
@@ -18,6 +19,7 @@ import (
 	"crawl.example.com/egress-proxies-operator/internal/manager"
 	"crawl.example.com/egress-proxies-operator/leasing"
 	"crawl.example.com/egress-proxies-operator/leasing/httpapi"
+	"crawl.example.com/egress-proxies-operator/leasing/peer"
 )
 
 // apiOptions are the flags of the HTTP API.
@@ -27,6 +29,8 @@ type apiOptions struct {
 	tokenFile               string
 	tlsCertFile, tlsKeyFile string
 	defaultNamespace        string
+	peerBindAddress         string
+	peerAdvertisedAddress   string
 }
 
 func (o *apiOptions) addFlags(flags *pflag.FlagSet) {
@@ -35,6 +39,8 @@ func (o *apiOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.tokenFile, "api-token-file", "", "file with the bearer token of --api-auth=token, read again when it changes")
 	flags.StringVar(&o.tlsCertFile, "api-tls-cert-file", "", "certificate of the HTTP API, read again when it changes (default plain HTTP)")
 	flags.StringVar(&o.tlsKeyFile, "api-tls-key-file", "", "key of --api-tls-cert-file")
+	flags.StringVar(&o.peerBindAddress, "peer-bind-address", peer.DefaultAddress, "host:port at which the leader is asked by replicas that do not lead, 0 to go by objects instead")
+	flags.StringVar(&o.peerAdvertisedAddress, "peer-advertise-address", "", "host:port of --peer-bind-address as the other replicas reach it (default the address in POD_IP; without either they go by objects)")
 	flags.StringVar(&o.defaultNamespace, "default-namespace", leasing.DefaultNamespace, "namespace meant by HTTP requests that name none")
 }
 
@@ -46,6 +52,9 @@ func (o *apiOptions) validate() error {
 		return nil
 	}
 	if err := manager.ValidateBindAddress("api-bind-address", o.bindAddress); err != nil {
+		return err
+	}
+	if _, err := o.advertised(); err != nil {
 		return err
 	}
 	if _, err := o.auth(nil); err != nil {
@@ -65,6 +74,32 @@ func (o *apiOptions) validate() error {
 	return nil
 }
 
+// asksPeers tells whether replicas ask each other.
+func (o *apiOptions) asksPeers() bool { return o.enabled() && o.peerBindAddress != "0" }
+
+// advertised is the address at which other replicas ask this one; empty: none.
+func (o *apiOptions) advertised() (string, error) {
+	if !o.asksPeers() {
+		return "", nil
+	}
+	if err := manager.ValidateBindAddress("peer-bind-address", o.peerBindAddress); err != nil {
+		return "", err
+	}
+	if o.peerAdvertisedAddress == "" {
+		ip := os.Getenv("POD_IP")
+		_, port, err := net.SplitHostPort(o.peerBindAddress)
+		if ip == "" || err != nil {
+			return "", err
+		}
+		return net.JoinHostPort(ip, port), nil
+	}
+	host, port, err := net.SplitHostPort(o.peerAdvertisedAddress)
+	if _, unknown := net.LookupPort("tcp", port); err != nil || unknown != nil || host == "" {
+		return "", fmt.Errorf("--peer-advertise-address: %q is not host:port", o.peerAdvertisedAddress)
+	}
+	return o.peerAdvertisedAddress, nil
+}
+
 // auth makes the authentication; without a manager only to check the flags.
 func (o *apiOptions) auth(mgr ctrl.Manager) (*httpapi.Auth, error) {
 	config := httpapi.AuthConfig{Modes: o.authModes, TokenFile: o.tokenFile, Clock: clock.RealClock{}}
@@ -75,8 +110,8 @@ func (o *apiOptions) auth(mgr ctrl.Manager) (*httpapi.Auth, error) {
 	return httpapi.NewAuth(config)
 }
 
-// add adds the HTTP API to the core manager.
-func (o *apiOptions) add(mgr ctrl.Manager, allocator *leasing.Allocator, ownNamespace string) error {
+// add adds the HTTP API to the core manager. leader is the address at which the leader answers this replica.
+func (o *apiOptions) add(mgr ctrl.Manager, allocator *leasing.Allocator, ownNamespace, advertised string, leader func() string) error {
 	if !o.enabled() {
 		return nil
 	}
@@ -99,6 +134,12 @@ func (o *apiOptions) add(mgr ctrl.Manager, allocator *leasing.Allocator, ownName
 	// Listening here makes an address in use an error at start, and not one of a running leader.
 	if options.Listener, err = (&net.ListenConfig{}).Listen(context.Background(), "tcp", o.bindAddress); err != nil {
 		return fmt.Errorf("--api-bind-address: %w", err)
+	}
+	options.Leader = leader
+	if advertised != "" {
+		if options.PeerListener, err = (&net.ListenConfig{}).Listen(context.Background(), "tcp", o.peerBindAddress); err != nil {
+			return fmt.Errorf("--peer-bind-address: %w", err)
+		}
 	}
 	if o.tlsCertFile != "" {
 		watcher, err := certwatcher.New(o.tlsCertFile, o.tlsKeyFile)

@@ -152,9 +152,16 @@ func newCoreManager(ctx context.Context, c *core) (ctrl.Manager, error) {
 	}
 	realClock := clock.RealClock{}
 	leads := func() bool { return true }
+	var leader func() string
+	if c.AdvertisedAddress, err = c.api.advertised(); err != nil {
+		return nil, err
+	}
 	c.WrapLock = func(lock resourcelock.Interface) resourcelock.Interface {
 		fence := leasing.NewFence(lock, manager.RenewDeadline, realClock)
 		leads = fence.Leads
+		if c.api.asksPeers() {
+			leader = func() string { return manager.AddressOf(fence.Leader()) }
+		}
 		return fence
 	}
 	mgr, err := manager.New(cfg, manager.Core(), c.Options)
@@ -187,7 +194,7 @@ func newCoreManager(ctx context.Context, c *core) (ctrl.Manager, error) {
 	if err := errors.Join(
 		mgr.Add(engine),
 		mgr.Add(allocator),
-		c.api.add(mgr, allocator, c.LeaderElectionNamespace),
+		c.api.add(mgr, allocator, c.LeaderElectionNamespace, c.AdvertisedAddress, leader),
 		proxy.Add(ctx, mgr, proxy.Options{
 			Namespaces: c.WatchNamespaces, ControllerName: c.ControllerName, Health: engine, HealthDefaults: c.healthDefaults,
 			Leases: allocator, LeaseChanges: allocator.LeaseChanges(), Clock: realClock,

@@ -40,13 +40,16 @@ const (
 
 // Lease implements httpapi.Backend.
 func (b Backend) Lease(ctx context.Context, r httpapi.LeaseRequest) (httpapi.Lease, bool, error) {
+	return b.lease(ctx, r, wanted(r, leaseName(r)))
+}
+
+func (b Backend) lease(ctx context.Context, r httpapi.LeaseRequest, want *v1alpha1.ProxyLease) (httpapi.Lease, bool, error) {
 	if err := b.cacheReady(ctx); err != nil {
 		return httpapi.Lease{}, false, err
 	}
 	if err := b.protected(); err != nil {
 		return httpapi.Lease{}, false, err
 	}
-	want := wanted(r)
 	key := client.ObjectKeyFromObject(want)
 	if r.Key != "" {
 		if b.consumed.has(key, b.Clock.Now()) {
@@ -65,7 +68,11 @@ func (b Backend) Lease(ctx context.Context, r httpapi.LeaseRequest) (httpapi.Lea
 	case recovers, stepsDown:
 		return httpapi.Lease{}, false, notReady("The leader is recovering")
 	default:
-		return b.leaseElsewhere(ctx, r, want)
+		asked, answer, err := b.askLeader(ctx, &r, want.Name)
+		if !asked {
+			return b.leaseElsewhere(ctx, r, want)
+		}
+		return answer.Lease, answer.Replayed, err
 	}
 }
 
@@ -294,13 +301,12 @@ func (b Backend) holdsLive(ctx context.Context, lease *v1alpha1.ProxyLease) (boo
 	return named == lease.UID || named == "" && lease.Spec.Mode != v1alpha1.LeaseExclusive, nil
 }
 
-// wanted is the lease that a request asks for. Its name is made from the Idempotency-Key, so that the API server itself
-// refuses a second one; without a key it is random.
-func wanted(r httpapi.LeaseRequest) *v1alpha1.ProxyLease {
+// wanted is the lease that a request asks for.
+func wanted(r httpapi.LeaseRequest, name string) *v1alpha1.ProxyLease {
 	lease := &v1alpha1.ProxyLease{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace:   r.Namespace,
-			Name:        leaseName(r),
+			Name:        name,
 			Annotations: map[string]string{record.AnnotationRequestHash: requestHash(r)},
 		},
 		Spec: v1alpha1.ProxyLeaseSpec{
@@ -312,6 +318,7 @@ func wanted(r httpapi.LeaseRequest) *v1alpha1.ProxyLease {
 	return lease
 }
 
+// leaseName is made from the Idempotency-Key, so that the API server itself refuses a second lease; without a key it is random.
 func leaseName(r httpapi.LeaseRequest) string {
 	key := cmp.Or(r.Key, uuid.NewString())
 	sum := sha256.Sum256([]byte(r.Namespace + "\x00" + r.Holder + "\x00" + key))

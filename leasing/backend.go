@@ -35,7 +35,11 @@ const (
 )
 
 // Backend is what the HTTP API does, on the leader and on the other replicas alike.
-type Backend struct{ *Allocator }
+type Backend struct {
+	*Allocator
+	// Leader is asked for leases by a replica that does not lead; nil: it goes by objects alone.
+	Leader Leader
+}
 
 var _ httpapi.Backend = Backend{}
 

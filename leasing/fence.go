@@ -20,6 +20,7 @@ type Fence struct {
 	clock    clock.PassiveClock
 	deadline time.Duration
 	renewed  atomic.Pointer[time.Time]
+	leader   atomic.Pointer[string]
 }
 
 // NewFence wraps the lock of an election with the given RenewDeadline.
@@ -31,6 +32,24 @@ func NewFence(lock resourcelock.Interface, renewDeadline time.Duration, c clock.
 func (f *Fence) Leads() bool {
 	at := f.renewed.Load()
 	return at != nil && f.clock.Since(*at) < f.deadline
+}
+
+// Leader is the identity of who leads as the election last saw it, itself included; empty when nobody does. It may have
+// changed since.
+func (f *Fence) Leader() string {
+	if identity := f.leader.Load(); identity != nil {
+		return *identity
+	}
+	return ""
+}
+
+// Get implements resourcelock.Interface. Who does not lead asks all the time.
+func (f *Fence) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	record, raw, err := f.Interface.Get(ctx)
+	if err == nil {
+		f.leader.Store(&record.HolderIdentity)
+	}
+	return record, raw, err
 }
 
 // Create implements resourcelock.Interface.

@@ -44,7 +44,7 @@ func newBackend(t *testing.T, synced bool, objects ...client.Object) Backend {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Backend{a}
+	return Backend{Allocator: a}
 }
 
 func TestH12_AnEmptyCacheIsNotAnEmptyFleet(t *testing.T) {

@@ -25,6 +25,7 @@ type metrics struct {
 	collected *prometheus.CounterVec
 	epoch     prometheus.Gauge
 	recovery  prometheus.Gauge
+	asked     *prometheus.CounterVec
 }
 
 // Ways in which a lease is asked for, as metrics name them.
@@ -56,11 +57,12 @@ func newMetrics(a *Allocator, r prometheus.Registerer) (*metrics, error) {
 		conflicts: prometheus.NewCounter(prometheus.CounterOpts{Name: "proxy_operator_leases_exclusive_conflicts_total", Help: "Exclusive leases that found their proxy held by another."}),
 		collected: counter("collected_total", "Finished leases that were deleted, by cause: their age, too many of their namespace, or the brake.", "cause"),
 		epoch:     prometheus.NewGauge(gauge("leader_epoch", "Epoch of the grants of this leader; 0 on a replica that does not lead.")),
+		asked:     counter("leader_asked_total", "Calls for a lease that this replica, which does not lead, passed to the leader: answered, unreachable (an object was made instead), or unknown, which is settled by the lease's name.", "outcome"),
 		recovery:  prometheus.NewGauge(gauge("recovery_seconds", "How long the recovery at the start of this leader took.")),
 	}
 	slots := func(pick func() int) func() float64 { return func() float64 { return float64(pick()) } }
 	for _, c := range []prometheus.Collector{
-		m.grants, m.duration, m.refusals, m.ended, m.renewals, m.reports, m.evicted, m.unknown, m.conflicts, m.collected, m.epoch, m.recovery,
+		m.grants, m.duration, m.refusals, m.ended, m.renewals, m.reports, m.evicted, m.unknown, m.conflicts, m.collected, m.epoch, m.recovery, m.asked,
 		prometheus.NewGaugeFunc(gauge("bound", "Leases that hold a proxy."), slots(func() int { _, n := a.ledger.Counts(); return n })),
 		prometheus.NewGaugeFunc(gauge("writing", "Grants whose write is under way or unknown."), slots(func() int { n, _ := a.ledger.Counts(); return n })),
 		prometheus.NewGaugeFunc(gauge("overcommitted_proxies", "Proxies that carry more leases than their capacity."), slots(a.ledger.CountOvercommitted)),

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"crawl.example.com/egress-proxies-operator/leasing/httpapi"
+	"crawl.example.com/egress-proxies-operator/leasing/peer"
 	"crawl.example.com/egress-proxies-operator/leasing/wire"
 )
 
@@ -34,6 +35,8 @@ const (
 	maxHeader = 16 << 10
 	// shutdownTimeout is how long calls that run may go on when the process stops.
 	shutdownTimeout = 10 * time.Second
+	// peerPurpose is what the secret of the replicas is derived for.
+	peerPurpose = "replicas-v1"
 	// signingRetry is the pause between attempts to load the signing key.
 	signingRetry = 2 * time.Second
 )
@@ -51,6 +54,10 @@ type HTTPOptions struct {
 	DefaultNamespace string
 	// TLS serves https; nil: http.
 	TLS *tls.Config
+	// PeerListener answers other replicas when this one leads; nil: they make objects for it to find.
+	PeerListener net.Listener
+	// Leader is the address at which the leader answers this replica; empty: it does not. nil: none ever does.
+	Leader func() string
 }
 
 // HTTPServer serves the HTTP API. Every replica runs one.
@@ -60,6 +67,8 @@ type HTTPServer struct {
 	server    *http.Server
 	listener  net.Listener
 	tls       bool
+	peers     *peer.Server
+	peersAt   net.Listener
 	log       logr.Logger
 	clock     clock.Clock
 }
@@ -81,12 +90,20 @@ func NewHTTPServer(a *Allocator, o HTTPOptions) (*HTTPServer, error) {
 	}
 	log := a.Log.WithName("api")
 	signer := &httpapi.Signer{Live: a.Live, Client: a.Client, Namespace: o.Namespace}
+	backend := Backend{Allocator: a}
+	if o.Leader != nil {
+		backend.Leader = &peer.Client{
+			Leader: o.Leader, Clock: a.Clock,
+			Seed: func() ([]byte, bool) { return signer.Derive(peerPurpose, peer.SeedSize) },
+		}
+	}
 	api := &httpapi.Server{
-		Backend: counted{Backend{a}}, Auth: o.Auth, Signer: signer, DefaultNamespace: o.DefaultNamespace, Namespaces: a.Namespaces,
+		Backend: counted{backend}, Auth: o.Auth, Signer: signer, DefaultNamespace: o.DefaultNamespace, Namespaces: a.Namespaces,
 		Log: log, Metrics: metrics,
 	}
 	return &HTTPServer{
 		allocator: a, signer: signer, listener: o.Listener, tls: o.TLS != nil, log: log, clock: a.Clock,
+		peers: &peer.Server{Lease: backend.leaseForReplica, Log: log.WithName("peer")}, peersAt: o.PeerListener,
 		server: &http.Server{
 			Addr: o.Address, Handler: api.Handler(), TLSConfig: o.TLS, ReadHeaderTimeout: headerTimeout, ReadTimeout: bodyTimeout,
 			WriteTimeout: answerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
@@ -115,7 +132,10 @@ func (s *HTTPServer) Start(ctx context.Context) error {
 	var helpers sync.WaitGroup
 	defer helpers.Wait()
 	defer cancel()
-	helpers.Go(func() { s.loadKey(background) })
+	helpers.Go(func() {
+		s.loadKey(background)
+		s.servePeers(background)
+	})
 	helpers.Go(func() {
 		if err := s.allocator.Follow(background); err != nil && background.Err() == nil {
 			s.log.Error(err, "Follow leases")
@@ -143,6 +163,19 @@ func (s *HTTPServer) Start(ctx context.Context) error {
 		_ = s.server.Close()
 	}
 	return nil
+}
+
+// servePeers answers other replicas until ctx ends, once the key is loaded.
+func (s *HTTPServer) servePeers(ctx context.Context) {
+	seed, ok := s.signer.Derive(peerPurpose, peer.SeedSize)
+	if s.peersAt == nil || !ok {
+		return
+	}
+	s.log.Info("Answering other replicas", "address", s.peersAt.Addr().String())
+	if err := s.peers.Serve(ctx, s.peersAt, seed); err != nil {
+		// They make objects for it to find instead.
+		s.log.Error(err, "Answer other replicas")
+	}
 }
 
 // loadKey loads the signing key; until then calls are answered with 503.

@@ -64,7 +64,10 @@ func newSimProcess(w *simWorld, name string) *simProcess {
 	if err != nil {
 		panic(err)
 	}
-	p.backend = Backend{a}
+	p.backend = Backend{Allocator: a}
+	if w.asks() {
+		p.backend.Leader = &simPeer{proc: p}
+	}
 	go p.cache.watch()
 	go func() { _ = a.Follow(p.ctx) }()
 	return p

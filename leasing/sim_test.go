@@ -207,6 +207,9 @@ func (w *simWorld) caller(n int, until time.Time) {
 		if r.IntN(3) == 0 {
 			request.Mode = v1alpha1.LeaseExclusive
 		}
+		if w.asks() && i%5 == 4 {
+			request.Key = "" // what nobody was told of must not stay for long
+		}
 		lease, ok := w.lease(r, request)
 		if !ok {
 			_ = pause(context.Background(), time.Duration(r.IntN(2000))*time.Millisecond)

@@ -27,14 +27,20 @@ type Core struct {
 	http       *http.Client
 }
 
-// Start starts a core with the arguments, on a free address of its own. token is what the API asks for, and connections is
+// Start starts a core with the arguments, on free addresses of its own. The first of them is the subcommand. token is what the API asks for, and connections is
 // how many to it are kept open.
 func Start(binary string, arguments []string, token string, connections int) (*Core, error) {
 	address, err := testenv.FreeAddress()
 	if err != nil {
 		return nil, err
 	}
-	process, err := testenv.StartProcess(binary, append(slices.Clone(arguments), "--api-bind-address="+address), nil)
+	peers, err := testenv.FreeAddress()
+	if err != nil {
+		return nil, err
+	}
+	own := []string{"--api-bind-address=" + address, "--peer-bind-address=" + peers, "--peer-advertise-address=" + peers}
+	// Behind the subcommand, so that the arguments may say otherwise.
+	process, err := testenv.StartProcess(binary, slices.Insert(slices.Clone(arguments), 1, own...), nil)
 	if err != nil {
 		return nil, fmt.Errorf("start a core: %w", err)
 	}

@@ -177,6 +177,18 @@ func New(cfg *rest.Config, role Role, o Options) (manager.Manager, error) {
 }
 
 // electionLock is the lock of the role's election, with what the caller wants around it; nil without an election.
+// identitySeparator is between the parts of a process's identity: the name of its host, which cannot have it, what tells it from
+// others there, and perhaps an address.
+const identitySeparator = "_"
+
+// AddressOf is the address that a process advertises by its identity in the election; empty when it does not.
+func AddressOf(identity string) string {
+	if parts := strings.SplitN(identity, identitySeparator, 3); len(parts) == 3 {
+		return parts[2]
+	}
+	return ""
+}
+
 func electionLock(cfg *rest.Config, role Role, o Options) (resourcelock.Interface, error) {
 	if !o.LeaderElect {
 		return nil, nil
@@ -186,7 +198,10 @@ func electionLock(cfg *rest.Config, role Role, o Options) (resourcelock.Interfac
 		return nil, fmt.Errorf("name this process for the election: %w", err)
 	}
 	// The host's name alone would let a restarted container take its predecessor's lease for its own.
-	identity := host + "_" + string(uuid.NewUUID())
+	identity := host + identitySeparator + string(uuid.NewUUID())
+	if o.AdvertisedAddress != "" {
+		identity += identitySeparator + o.AdvertisedAddress
+	}
 	lock, err := resourcelock.NewFromKubeconfig(resourcelock.LeasesResourceLock, o.LeaderElectionNamespace, role.ElectionID(),
 		resourcelock.ResourceLockConfig{Identity: identity}, cfg, RenewDeadline)
 	if err != nil {

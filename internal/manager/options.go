@@ -46,6 +46,8 @@ type Options struct {
 	ClusterID string
 	// ControllerName says which ProviderClasses are this installation's.
 	ControllerName string
+	// AdvertisedAddress is where the other replicas ask this one when it leads; empty: nowhere. See AddressOf.
+	AdvertisedAddress string
 	// WrapLock is put around the election's lock, to watch it being renewed; nil for nothing.
 	WrapLock func(resourcelock.Interface) resourcelock.Interface
 	// SkipNameValidation admits two managers of one role in one process, for tests.

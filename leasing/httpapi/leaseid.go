@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"crypto/hkdf"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
@@ -79,6 +80,16 @@ func (s *Signer) Load(ctx context.Context) error {
 
 // Ready tells whether the key is loaded.
 func (s *Signer) Ready() bool { return s.key.Load() != nil }
+
+// Derive makes another secret of the key, for a purpose of its own; false until the key is loaded.
+func (s *Signer) Derive(purpose string, size int) ([]byte, bool) {
+	key := s.key.Load()
+	if key == nil {
+		return nil, false
+	}
+	derived, err := hkdf.Key(sha256.New, *key, nil, purpose, size)
+	return derived, err == nil
+}
 
 // ID is the lease id of a lease.
 func (s *Signer) ID(ref Ref) (string, error) {

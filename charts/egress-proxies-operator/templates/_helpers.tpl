@@ -95,6 +95,13 @@ env:
     valueFrom:
       fieldRef:
         fieldPath: metadata.namespace
+  {{- if .peers }}
+  # Where the other replicas ask this one when it leads.
+  - name: POD_IP
+    valueFrom:
+      fieldRef:
+        fieldPath: status.podIP
+  {{- end }}
   {{- with .Values.env }}
   {{- toYaml . | nindent 2 }}
   {{- end }}

@@ -1,0 +1,64 @@
+// Package peer lets a replica that does not lead ask the leader for a lease, on behalf of a call to its HTTP API.
+//
+// It is a short cut and nothing more. A lease that the leader makes is one write to the API server; one that another replica
+// asks for by an object is two, and the second costs the API server more than twice what the first does. Whenever the leader
+// cannot be asked in this way, the object is the way that is left, and nothing is remembered on either side that a crash could
+// lose: the name of the lease goes with the request, so that what became of it can be settled at the API server.
+//
+// Both sides prove with a key that only replicas of one installation know who they are, and nobody else can read what they
+// say. A caller's token never goes this way; the replica that was called has authenticated and authorized the caller.
+package peer
+
+import (
+	"errors"
+	"time"
+
+	"crawl.example.com/egress-proxies-operator/leasing/httpapi"
+)
+
+const (
+	// DefaultAddress is where a leader is asked by the other replicas.
+	DefaultAddress = ":8091"
+
+	// path of the one request that there is.
+	path = "/lease"
+	// headerVersion has the version of the operator. Replicas of two versions do not ask each other: what a field of one means
+	// the other need not know.
+	headerVersion = "Egress-Operator-Version"
+	// maxBody bounds a request and an answer, in bytes. The HTTP API admits less.
+	maxBody = 1 << 20
+)
+
+var (
+	// ErrNotAsked says that the leader certainly did not and will not act.
+	ErrNotAsked = errors.New("the leader was not asked")
+	// ErrUnknown says that the leader may or may not have made the lease, now or soon.
+	ErrUnknown = errors.New("the leader has not answered")
+)
+
+// Call asks for a lease.
+type Call struct {
+	Request httpapi.LeaseRequest `json:"request"`
+	// Identity is the request's; it is no part of its JSON.
+	Identity string `json:"identity"`
+	// Name of the lease. It is nobody else's.
+	Name string `json:"name"`
+}
+
+// Answer is what the leader decided: a lease, or the error that the caller gets.
+type Answer struct {
+	Lease    httpapi.Lease  `json:"lease"`
+	Replayed bool           `json:"replayed"`
+	Error    *httpapi.Error `json:"error,omitempty"`
+}
+
+// Times of the short cut.
+const (
+	// connectTimeout bounds the time until a connection can be used. The leader is in the same cluster.
+	connectTimeout = time.Second
+	// avoidance is how long a leader is not asked again that could not be reached.
+	avoidance = 5 * time.Second
+	// pingAfter and pingTimeout find a connection whose other end has gone without a word.
+	pingAfter, pingTimeout = 3 * time.Second, 3 * time.Second
+	idleTimeout            = time.Minute
+)
