@@ -46,7 +46,7 @@ func (f *Fence) Leader() string {
 // Get implements resourcelock.Interface. Who does not lead asks all the time.
 func (f *Fence) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	record, raw, err := f.Interface.Get(ctx)
-	if err == nil {
+	if err == nil && record != nil {
 		f.leader.Store(&record.HolderIdentity)
 	}
 	return record, raw, err

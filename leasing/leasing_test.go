@@ -102,14 +102,35 @@ func TestNewNeedsItsParts(t *testing.T) {
 // lock is an election's lock whose writes succeed or fail as the test wants it.
 type lock struct {
 	resourcelock.Interface
-	err error
+	err    error
+	record *resourcelock.LeaderElectionRecord
 }
 
 func (l *lock) Identity() string                                                    { return "me" }
 func (l *lock) Create(context.Context, resourcelock.LeaderElectionRecord) error     { return l.err }
 func (l *lock) Update(_ context.Context, _ resourcelock.LeaderElectionRecord) error { return l.err }
 func (l *lock) Get(context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
-	return nil, nil, nil
+	return l.record, nil, l.err
+}
+
+func TestFenceKnowsWhoLeads(t *testing.T) {
+	l := &lock{}
+	f := NewFence(l, 10*time.Second, clocktesting.NewFakePassiveClock(fixture.Start))
+	for _, c := range []struct {
+		record *resourcelock.LeaderElectionRecord
+		err    error
+		want   string
+	}{
+		{nil, nil, ""}, {nil, errors.New("no lease"), ""},
+		{&resourcelock.LeaderElectionRecord{HolderIdentity: "other"}, nil, "other"},
+		{&resourcelock.LeaderElectionRecord{HolderIdentity: "third"}, errors.New("not reachable"), "other"},
+		{&resourcelock.LeaderElectionRecord{}, nil, ""}, // given up
+	} {
+		l.record, l.err = c.record, c.err
+		if _, _, err := f.Get(t.Context()); !errors.Is(err, c.err) || f.Leader() != c.want {
+			t.Errorf("%+v: %q, %v", c, f.Leader(), err)
+		}
+	}
 }
 
 func TestFenceFollowsTheRenewals(t *testing.T) {

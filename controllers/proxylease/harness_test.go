@@ -69,10 +69,23 @@ type coreSettings struct {
 	// kubernetesAuth accepts tokens of the API server beside the one of the file.
 	kubernetesAuth bool
 	transport      func(http.RoundTripper) http.RoundTripper
+	// peers answers other replicas, leader says whom this one asks.
+	peers  net.Listener
+	leader func() string
 }
 
 // following starts the replica without its allocator: as one that does not lead.
 func following(s *coreSettings) { s.follower = true }
+
+// answering answers other replicas as the leader.
+func answering(listener net.Listener) coreOption {
+	return func(s *coreSettings) { s.peers = listener }
+}
+
+// asking asks the leader at an address, as one that does not lead.
+func asking(address string) coreOption {
+	return func(s *coreSettings) { s.follower, s.leader = true, func() string { return address } }
+}
 
 // early does not wait until the core has recovered.
 func early(s *coreSettings) { s.early = true }
@@ -127,7 +140,9 @@ func (f *fleet) start(options ...coreOption) *core {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	server, err := leasing.NewHTTPServer(c.allocator, leasing.HTTPOptions{Listener: listener, Auth: auth, Namespace: f.ns, DefaultNamespace: f.ns})
+	server, err := leasing.NewHTTPServer(c.allocator, leasing.HTTPOptions{
+		Listener: listener, Auth: auth, Namespace: f.ns, DefaultNamespace: f.ns, PeerListener: settings.peers, Leader: settings.leader,
+	})
 	if err != nil {
 		f.t.Fatal(err)
 	}
