@@ -194,6 +194,8 @@ func TestV1_BlockIsCheckedAlike(t *testing.T) {
 		"sshKeyFile":             func(c *v1alpha1.LibvirtClass) { c.SSHKeyFile = "/etc/proxy-operator/kvm/../../shadow" },
 		"sshSecretRef":           func(c *v1alpha1.LibvirtClass) { c.SSHSecretRef = &v1alpha1.LocalSecretRef{Name: "x"} },
 		"knownHostsFile":         func(c *v1alpha1.LibvirtClass) { c.KnownHostsFile = "" },
+		"knownHostsFile,":        func(c *v1alpha1.LibvirtClass) { c.SSHKeyFile, c.SSHSecretRef = "", &v1alpha1.LocalSecretRef{Name: "x"} },
+		"images":                 func(c *v1alpha1.LibvirtClass) { c.Images = nil },
 		"images[0].name":         func(c *v1alpha1.LibvirtClass) { c.Images[0].Name = "../x" },
 		"images[0].url":          func(c *v1alpha1.LibvirtClass) { c.Images[0].URL = "https://user:secret@a/b" },
 		"images[1].name":         func(c *v1alpha1.LibvirtClass) { c.Images[1].Name = c.Images[0].Name },

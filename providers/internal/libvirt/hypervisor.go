@@ -73,6 +73,7 @@ func (h *hypervisor) check(ctx context.Context) error {
 	err = fault.Classify("check the host", err)
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.tell(err)
 	h.checked, h.err = true, err
 	if err == nil {
 		// Less than nothing, where thin disks are promised more than there is, is not unknown.
@@ -80,6 +81,18 @@ func (h *hypervisor) check(ctx context.Context) error {
 		h.metrics.space.set(h.series(), free)
 	}
 	return err
+}
+
+// tell logs when it changes whether the host can be used, or why not: the class is ready as long as another host is, and its
+// status has no more than a word. The lock is held.
+func (h *hypervisor) tell(err error) {
+	switch log := h.p.rt.Logger.WithValues("class", h.p.class, "host", h.config.Name); {
+	case providers.StableMessage(err) == providers.StableMessage(h.err):
+	case err != nil:
+		log.Info("A host of the class cannot be used", "reason", providers.ReasonOf(err), "error", providers.RawText(err))
+	default:
+		log.Info("A host of the class can be used again")
+	}
 }
 
 func (h *hypervisor) look(ctx context.Context) (int64, error) {

@@ -120,6 +120,9 @@ func (s *settings) readCredentials(block *v1alpha1.LibvirtClass, path *field.Pat
 			problems = append(problems, field.Invalid(path.Child(name), file, "must be below "+CredentialsDir+"/"))
 		}
 	}
+	if s.secret != "" && s.keyFile == "" && s.knownHostsFile != "" {
+		problems = append(problems, field.Forbidden(path.Child("knownHostsFile"), "the Secret of sshSecretRef has the known hosts"))
+	}
 	if s.secret == "" && s.knownHostsFile == "" && !s.ignoreHostKey {
 		problems = append(problems, field.Required(path.Child("knownHostsFile"), "the keys of the hosts, unless insecureIgnoreHostKey is set"))
 	}
@@ -128,6 +131,9 @@ func (s *settings) readCredentials(block *v1alpha1.LibvirtClass, path *field.Pat
 
 func (s *settings) readImages(block *v1alpha1.LibvirtClass, path *field.Path) (problems field.ErrorList) {
 	s.images = map[string]images.Image{}
+	if len(block.Images) == 0 {
+		problems = append(problems, field.Required(path, "the base images that a Proxy may name"))
+	}
 	for i, image := range block.Images {
 		at := path.Index(i)
 		if !plainName.MatchString(image.Name) {

@@ -20,6 +20,8 @@ const (
 	messageNoNetwork  = "the network of the host is missing or not active"
 	messageNoVolume   = "a volume of the machine is missing on the host"
 	messageNoMemory   = "the host has no memory left for the machine"
+	messageUser       = "libvirt refuses the user of the host: the user must be in the group libvirt, or polkit must admit it"
+	messageDenied     = "the host's QEMU may not read a file of the machine: see AppArmor, SELinux and the rights of the storage pool"
 	messageDefinition = "the host refuses the definition of the machine: see domainType, machineTypes, network and bridge of the class"
 	messageOther      = "another machine answers under the address of the host: it was installed anew or replaced; restart the provider manager if that is right"
 	messageClosing    = "the provider of the class is closing"
@@ -68,14 +70,16 @@ func Classify(op string, err error) error {
 	return known
 }
 
-// classifyCode is the table of libvirt's codes. A lack on the host (pool, network) is one of capacity: another host may have
-// it, waiting may help, and the class as a whole works.
+// classifyCode is the table of libvirt's codes. A lack on the host (pool, network, a right) is one of capacity: another host
+// may have it, waiting may help, and the class as a whole works.
 func classifyCode(code int, text string) (providers.Reason, string) {
 	switch code {
 	case rpc.NoPool, rpc.InvalidPool:
 		return providers.Capacity, messageNoPool
 	case rpc.NoNetwork, rpc.InvalidNetwork:
 		return providers.Capacity, messageNoNetwork
+	case rpc.AuthFailed, rpc.AuthCancelled, rpc.AccessDenied, rpc.AuthUnavailable:
+		return providers.Auth, messageUser
 	case rpc.NoVolume:
 		return providers.Capacity, messageNoVolume
 	case rpc.XMLError, rpc.XMLDetail, rpc.XMLInvalidSchema, rpc.ConfigUnsupported, rpc.InvalidArg, rpc.NoSupport:
@@ -95,6 +99,8 @@ func classifyCode(code int, text string) (providers.Reason, string) {
 		return providers.Capacity, MessageNoSpace
 	case has("cannot allocate memory", "cannot set up guest memory", "out of memory"):
 		return providers.Capacity, messageNoMemory
+	case has("permission denied"):
+		return providers.Capacity, messageDenied
 	case has("storage pool") && has("not active"):
 		return providers.Capacity, messageNoPool
 	case has("network") && has("not active"), has("cannot get interface mtu", "no such device", "network bridge"):

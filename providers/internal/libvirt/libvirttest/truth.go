@@ -2,6 +2,7 @@ package libvirttest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -11,8 +12,8 @@ import (
 	"github.com/digitalocean/go-libvirt/socket/dialers"
 )
 
-// addPool adds ClassPool to what the test driver has from the start. It needs calls that the operator does not make.
-func (h *Host) addPool() error {
+// byHand makes calls that the operator does not make.
+func (h *Host) byHand(do func(*libvirt.Libvirt) error) error {
 	conn, err := net.Dial("unix", h.Direct)
 	if err != nil {
 		return err
@@ -20,16 +21,31 @@ func (h *Host) addPool() error {
 	defer func() { _ = conn.Close() }()
 	l := libvirt.NewWithDialer(dialers.NewAlreadyConnected(conn))
 	if err := l.ConnectToURI(URI); err != nil {
-		return fmt.Errorf("connect for pool %s: %w", ClassPool, err)
+		return fmt.Errorf("connect beside the operator: %w", err)
 	}
-	pool, err := l.StoragePoolDefineXML(fmt.Sprintf("<pool type='dir'><name>%s</name><target><path>/%s</path></target></pool>", ClassPool, ClassPool), 0)
-	if err != nil {
-		return fmt.Errorf("define pool %s: %w", ClassPool, err)
+	return errors.Join(do(l), l.Disconnect())
+}
+
+// ByHand does what a person at the host may do, beside SSH and Frames.
+func (h *Host) ByHand(t testing.TB, do func(*libvirt.Libvirt) error) {
+	t.Helper()
+	if err := h.byHand(do); err != nil {
+		t.Fatal(err)
 	}
-	if err := l.StoragePoolCreate(pool, 0); err != nil {
-		return fmt.Errorf("start pool %s: %w", ClassPool, err)
-	}
-	return l.Disconnect()
+}
+
+// addPool adds ClassPool to what the test driver has from the start.
+func (h *Host) addPool() error {
+	return h.byHand(func(l *libvirt.Libvirt) error {
+		pool, err := l.StoragePoolDefineXML(fmt.Sprintf("<pool type='dir'><name>%s</name><target><path>/%s</path></target></pool>", ClassPool, ClassPool), 0)
+		if err != nil {
+			return fmt.Errorf("define pool %s: %w", ClassPool, err)
+		}
+		if err := l.StoragePoolCreate(pool, 0); err != nil {
+			return fmt.Errorf("start pool %s: %w", ClassPool, err)
+		}
+		return nil
+	})
 }
 
 // Domains are the names of all domains but the test driver's own, in order, seen beside SSH and Frames.

@@ -34,6 +34,9 @@ const (
 	AgentUnresponsive    = int(libvirt.ErrAgentUnresponsive)
 	VolumeExists         = int(libvirt.ErrStorageVolExist)
 	XMLInvalidSchema     = int(libvirt.ErrXMLInvalidSchema)
+	AuthCancelled        = int(libvirt.ErrAuthCancelled)
+	AccessDenied         = int(libvirt.ErrAccessDenied)
+	AuthUnavailable      = int(libvirt.ErrAuthUnavailable)
 )
 
 // CodeLost is what Options.Observe gets for a call whose outcome is not known.
