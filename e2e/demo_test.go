@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -273,6 +274,31 @@ func TestDemo5_CoreIsRestarted(t *testing.T) {
 			say(t, "next lease for %s: %s, not %s", target, next.Proxy.ID, before.Proxy.ID)
 			a.release(t, next)
 			a.release(t, before)
+		})).
+		Assess("the replica that does not lead asks the one that does", assess(func(ctx context.Context, t *testing.T) {
+			var pods corev1.PodList
+			if err := cluster.List(ctx, &pods, client.InNamespace(operatorNamespace), client.MatchingLabels{"app.kubernetes.io/component": "core"}); err != nil {
+				t.Fatal(err)
+			}
+			asked := 0
+			for _, pod := range pods.Items {
+				if !pod.DeletionTimestamp.IsZero() {
+					continue
+				}
+				one := &api{base: forward(t, "pod/"+pod.Name, 8090), token: a.token}
+				one.release(t, one.acquire(t, `{"selector":{"geo":"local"}}`))
+				metrics := &api{base: forward(t, "pod/"+pod.Name, 8080)}
+				_, body := metrics.curl(t, http.MethodGet, "/metrics", "", "")
+				if strings.Contains(string(body), `proxy_operator_leases_leader_asked_total{outcome="answered"}`) {
+					asked++
+				}
+				if strings.Contains(string(body), `proxy_operator_leases_grants_total{path="follower"}`) {
+					t.Errorf("%s made an object for a call", pod.Name)
+				}
+			}
+			if asked != 1 {
+				t.Errorf("%d of the replicas asked another one for a lease", asked)
+			}
 		})).
 		Feature())
 }

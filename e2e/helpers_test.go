@@ -157,7 +157,17 @@ var forwardedPort = regexp.MustCompile(`Forwarding from 127\.0\.0\.1:(\d+)`)
 // openAPI forwards a free local port to the discovery service and reads the token that the chart made.
 func openAPI(ctx context.Context, t *testing.T) *api {
 	t.Helper()
-	command := exec.Command(kubectlProgram(), "-n", operatorNamespace, "port-forward", discoveryService, ":8090")
+	secret := &corev1.Secret{}
+	if err := cluster.Get(ctx, client.ObjectKey{Namespace: operatorNamespace, Name: "discovery-token"}, secret); err != nil {
+		t.Fatalf("read the token: %v", err)
+	}
+	return &api{base: forward(t, discoveryService, 8090), token: string(secret.Data["token"])}
+}
+
+// forward makes a port of the operator reachable until the test ends, and gives its URL.
+func forward(t *testing.T, target string, port int) string {
+	t.Helper()
+	command := exec.Command(kubectlProgram(), "-n", operatorNamespace, "port-forward", target, fmt.Sprint(":", port))
 	out, err := command.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -177,12 +187,7 @@ func openAPI(ctx context.Context, t *testing.T) *api {
 		t.Fatalf("port-forward said %q, %v: %s", line, err, stderr.String())
 	}
 	go func() { _, _ = io.Copy(io.Discard, out) }()
-
-	secret := &corev1.Secret{}
-	if err := cluster.Get(ctx, client.ObjectKey{Namespace: operatorNamespace, Name: "discovery-token"}, secret); err != nil {
-		t.Fatalf("read the token: %v", err)
-	}
-	return &api{base: "http://127.0.0.1:" + match[1], token: string(secret.Data["token"])}
+	return "http://127.0.0.1:" + match[1]
 }
 
 // curl calls the API with curl and returns status and body.
