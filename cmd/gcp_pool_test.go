@@ -62,7 +62,7 @@ func newFarm(t *testing.T) *farm {
 	f.startCore()
 
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: f.namespace}}
-	change(f, namespace, func() { namespace.Labels = f.class.Spec.AllowedNamespaces.Selector.MatchLabels })
+	change(f, namespace, func() { maps.Copy(namespace.Labels, guideLabel(t, "namespace default")) })
 	f.class.Name, f.class.Spec.GCP.Project = "gcp-"+f.namespace, gcpProject
 	f.class.Spec.HealthCheck = &v1alpha1.HealthCheck{PeriodSeconds: ptr.To[int32](2), FastPeriodSeconds: ptr.To[int32](1), UnhealthyPeriodMaxSeconds: ptr.To[int32](2)}
 	px := &v1alpha1.Proxy{}
@@ -72,7 +72,7 @@ func newFarm(t *testing.T) *farm {
 	template := &f.pool.Spec.Template.Spec
 	template.Provider, template.Port = f.class.Name, int32(f.port)
 	userData := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
-		Namespace: f.namespace, Name: template.CloudInit.SecretKeyRef.Name, Labels: map[string]string{v1alpha1.LabelCloudInit: "true"},
+		Namespace: f.namespace, Name: template.CloudInit.SecretKeyRef.Name, Labels: guideLabel(t, "secret "+template.CloudInit.SecretKeyRef.Name),
 	}}
 	userData.StringData = map[string]string{template.CloudInit.SecretKeyRef.Key: px.Spec.CloudInit.Inline}
 	for _, object := range []client.Object{f.class, userData, f.pool} {
@@ -99,6 +99,27 @@ func readSample(t *testing.T, name string, into any) {
 	if err := yaml.UnmarshalStrict(text, into); err != nil {
 		t.Fatalf("%s: %v", name, err)
 	}
+}
+
+// guideLabel is the label that docs/gcp-provider.md tells people to put on something. Nothing here knows it otherwise, so that
+// what the guide leaves out is missing here too.
+func guideLabel(t *testing.T, object string) map[string]string {
+	t.Helper()
+	root, err := testenv.RepositoryRoot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	guide, err := os.ReadFile(filepath.Join(root, "docs", "gcp-provider.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, label, found := strings.Cut(string(guide), "\nkubectl label "+object+" ")
+	label, _, _ = strings.Cut(label, "\n")
+	key, value, ok := strings.Cut(label, "=")
+	if !found || !ok {
+		t.Fatalf("the guide does not label the %s", object)
+	}
+	return map[string]string{key: value}
 }
 
 func (f *farm) startCore() {
