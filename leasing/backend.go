@@ -28,8 +28,6 @@ const (
 	notReadyRetry = time.Second
 	// noProxyRetry is when a call is worth repeating that found no proxy, unless a cooldown's end is known.
 	noProxyRetry = 5 * time.Second
-	// maxNoProxyRetry bounds what a client is told to wait: slots become free meanwhile.
-	maxNoProxyRetry = time.Minute
 	// callTimeout bounds the writes of a call.
 	callTimeout = 15 * time.Second
 )

@@ -44,7 +44,7 @@ func (b Backend) refusal(err error) error {
 func (b Backend) noProxy(reason, detail string, earliest time.Time) *httpapi.Error {
 	retry := noProxyRetry
 	if !earliest.IsZero() {
-		retry = min(max(earliest.Sub(b.Clock.Now()), time.Second), maxNoProxyRetry)
+		retry = min(max(earliest.Sub(b.Clock.Now()), wire.MinNoProxyRetry), wire.MaxNoProxyRetry)
 	}
 	return &httpapi.Error{Status: http.StatusServiceUnavailable, Code: wire.CodeNoProxy, Reason: reason, Detail: detail, RetryAfter: retry}
 }

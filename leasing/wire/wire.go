@@ -27,6 +27,13 @@ const MaxWaitSeconds = 300
 // more; the client says this much instead.
 const MaxRetryAfterSeconds = 7 * 24 * 3600
 
+// MinNoProxyRetry and MaxNoProxyRetry bound what who found no proxy is told to wait for the end of a cooldown: slots become
+// free meanwhile.
+const (
+	MinNoProxyRetry = time.Second
+	MaxNoProxyRetry = time.Minute
+)
+
 // Modes of a lease.
 const (
 	ModeShared    = "Shared"

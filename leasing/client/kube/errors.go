@@ -80,6 +80,9 @@ func failed(lease *v1alpha1.ProxyLease) error {
 	if c := bound(lease); c != nil {
 		e.Reason, e.Detail = c.Reason, c.Message
 	}
+	if at := lease.Status.RetryTime; at != nil {
+		e.RetryAfter = min(max(time.Until(at.Time), wire.MinNoProxyRetry), wire.MaxNoProxyRetry)
+	}
 	if e.Reason == v1alpha1.ReasonInvalidSelector {
 		e.Status, e.Code, e.Field = http.StatusUnprocessableEntity, wire.CodeInvalidField, "selector"
 	}
