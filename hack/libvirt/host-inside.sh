@@ -23,7 +23,7 @@ echo 1 >/proc/sys/net/ipv4/ip_forward
 ip link add br0 type bridge forward_delay 0
 ip address add "10.79.$index.1/24" dev br0
 ip link set br0 up
-dnsmasq --conf-file=/dev/null --interface=br0 --bind-interfaces --except-interface=lo --port=0 --pid-file= \
+dnsmasq --conf-file=/dev/null --interface=br0 --bind-interfaces --except-interface=lo --no-resolv --pid-file= \
 	--dhcp-range="10.79.$index.10,10.79.$index.200,1h" --dhcp-leasefile="$dir/br0.leases" --log-facility="$dir/br0-dhcp.log"
 
 # A network that starts with libvirtd is a link here.

@@ -65,7 +65,7 @@ new() {
 		Port 22
 		HostKey $dir/ssh/host_ed25519
 		HostKey $dir/ssh/host_ecdsa
-		PidFile none
+		PidFile $dir/sshd.pid
 		AuthorizedKeysFile $dir/ssh/authorized_keys
 		StrictModes no
 		UsePAM no

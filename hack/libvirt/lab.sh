@@ -30,11 +30,19 @@ inside() {
 	[ $# -gt 0 ] || set -- bash
 	PATH=$PATH:/usr/sbin:/sbin
 	export EGRESS_LAB=/run/egress-lab EGRESS_LAB_ADDRESS=10.77.0.1 EGRESS_LAB_SCRIPTS=$here
+	export EGRESS_LAB_SITE=site.example.com EGRESS_LAB_SITE_ADDRESS=198.51.100.10
 	trap 'exit 130' INT TERM
 	mount -t tmpfs -o mode=755,size=80% tmpfs /run
 	mkdir -p $EGRESS_LAB /run/lock /run/sshd
+	# An /etc of the lab's own: names of its hosts, and whatever a manager's pod would have mounted there.
+	cp -a /etc /run/egress-etc
+	mount --bind /run/egress-etc /etc
+	rm -f /etc/resolv.conf
+	: >/etc/resolv.conf
+	echo "$EGRESS_LAB_SITE_ADDRESS $EGRESS_LAB_SITE" >>/etc/hosts
 	ip link set lo up
 	ip address add $EGRESS_LAB_ADDRESS/32 dev lo # what guests reach in the lab, whichever hypervisor they are on
+	ip address add $EGRESS_LAB_SITE_ADDRESS/32 dev lo
 	for ((i = 1; i <= ${EGRESS_LAB_HOSTS:-2}; i++)); do
 		"$here/host-up.sh" "h$i" >/dev/null
 	done

@@ -70,7 +70,14 @@ func Hosts(t testing.TB) []Host {
 func Start(t testing.TB, name string) Host {
 	t.Helper()
 	host := read(t, strings.TrimSpace(script(t, "host-up.sh", name)))
-	t.Cleanup(func() { script(t, "host-down.sh", name) })
+	t.Cleanup(func() {
+		if t.Failed() {
+			// Its logs are worth keeping.
+			script(t, "host-down.sh", name, "--keep")
+			return
+		}
+		script(t, "host-down.sh", name)
+	})
 	return host
 }
 

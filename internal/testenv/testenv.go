@@ -146,6 +146,8 @@ func start() (*Env, error) {
 	server.CertDir = env.certificates
 	// Without this a server that is asked to stop waits a minute for those who watch.
 	server.Configure().Set("shutdown-send-retry-after", "true")
+	// What it would call itself to pods. Otherwise it takes the address of its default route, and a test may run without one.
+	server.Configure().Set("advertise-address", "203.0.113.1")
 	config, err := environment.Start()
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("start control plane: %w", err), env.stop())

@@ -74,11 +74,7 @@ func (s setup) open(t *testing.T) *cloud {
 		MachineTypes: []v1alpha1.LibvirtMachineType{{Name: sizeName, CPUs: 1, Memory: resource.MustParse(s.memory)}},
 		DiskSizeGb:   ptr.To[int32](1), DomainType: "qemu",
 	}
-	var known []byte
 	for _, h := range s.hosts {
-		// Each host of the lab has a key of its own; a class has one for all its hosts.
-		authorize(t, h, s.hosts[0])
-		known = append(known, readFile(t, h.KnownHostsFile)...)
 		host := v1alpha1.LibvirtHost{
 			Name: h.Name, Address: h.Address, Port: int32(h.Port), User: h.User, Socket: h.Socket, URI: h.URI, Pool: h.Pool, Network: h.Network,
 		}
@@ -87,7 +83,8 @@ func (s setup) open(t *testing.T) *cloud {
 		}
 		block.Hosts = append(block.Hosts, host)
 	}
-	writeFile(t, filepath.Join(dir, "id"), readFile(t, s.hosts[0].KeyFile))
+	key, known := libvirtlab.Credentials(t, s.hosts...)
+	writeFile(t, filepath.Join(dir, "id"), key)
 	writeFile(t, filepath.Join(dir, "known_hosts"), known)
 	if s.alter != nil {
 		s.alter(block)
@@ -116,16 +113,6 @@ func (s setup) open(t *testing.T) *cloud {
 		}
 	})
 	return c
-}
-
-// authorize lets the first host's client into another host.
-func authorize(t *testing.T, host, first libvirtlab.Host) {
-	t.Helper()
-	file := filepath.Join(filepath.Dir(host.KeyFile), "authorized_keys")
-	key := strings.TrimSpace(string(readFile(t, first.KeyFile+".pub")))
-	if lines := readFile(t, file); !strings.Contains(string(lines), key) {
-		writeFile(t, file, append(lines, []byte("restrict,port-forwarding "+key+"\n")...))
-	}
 }
 
 // request is for a machine named after the test's wish.
