@@ -46,7 +46,7 @@ func TestRefusalsAreTheSameAtEveryReplicaAndByObject(t *testing.T) {
 		},
 		"cooling for long": {
 			request: kind(func(r *httpapi.LeaseRequest) { r.Proxy, r.Targets = "cool-long", []string{"shop.example"} }),
-			want:    httpapi.Error{Reason: v1alpha1.ReasonCooling, Detail: "Proxy cool-long cools down for a target", RetryAfter: maxNoProxyRetry},
+			want:    httpapi.Error{Reason: v1alpha1.ReasonCooling, Detail: "Proxy cool-long cools down for a target", RetryAfter: wire.MaxNoProxyRetry},
 		},
 		"at capacity, and one cools": {
 			request: kind(func(r *httpapi.LeaseRequest) {

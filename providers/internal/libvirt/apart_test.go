@@ -216,10 +216,7 @@ func TestV1_BlockIsCheckedAlike(t *testing.T) {
 	for name, change := range bad {
 		for _, f := range []*libvirt.Factory{kvm.NewFactory(), kvm2.NewFactory()} {
 			class := libvirtcheck.NewClass(f.Type(), "a")
-			block := class.Spec.KVM
-			if block == nil {
-				block = class.Spec.KVM2
-			}
+			block := libvirtcheck.Block(class)
 			if problems := f.Validate(class); len(problems) > 0 {
 				t.Fatal(problems.ToAggregate())
 			}

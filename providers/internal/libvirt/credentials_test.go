@@ -16,6 +16,7 @@ import (
 	"crawl.example.com/egress-proxies-operator/providers"
 	"crawl.example.com/egress-proxies-operator/providers/internal/libvirt"
 	"crawl.example.com/egress-proxies-operator/providers/internal/libvirt/host"
+	"crawl.example.com/egress-proxies-operator/providers/internal/libvirt/libvirtcheck"
 	"crawl.example.com/egress-proxies-operator/providers/internal/libvirt/libvirttest"
 	"crawl.example.com/egress-proxies-operator/providers/kvm"
 )
@@ -108,11 +109,8 @@ func TestMendedCredentialsNeedNoRestart(t *testing.T) {
 func (b *bed) openWithSecret(read func() (map[string][]byte, error)) providers.Provider {
 	b.t.Helper()
 	class := b.Class("secret", 1)
-	for _, block := range []*v1alpha1.LibvirtClass{class.Spec.KVM, class.Spec.KVM2} {
-		if block != nil {
-			block.SSHKeyFile, block.KnownHostsFile, block.SSHSecretRef = "", "", &v1alpha1.LocalSecretRef{Name: "s"}
-		}
-	}
+	block := libvirtcheck.Block(class)
+	block.SSHKeyFile, block.KnownHostsFile, block.SSHSecretRef = "", "", &v1alpha1.LocalSecretRef{Name: "s"}
 	p, err := b.Factory.Open(b.t.Context(), class, providers.Runtime{ClusterID: cluster, Clock: b.clock,
 		Secrets: func(context.Context, string) (map[string][]byte, error) { return read() }})
 	b.must(err)

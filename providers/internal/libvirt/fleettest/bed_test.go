@@ -34,7 +34,7 @@ const (
 	// pollPeriod is the time between two looks at what is waited for.
 	pollPeriod = 100 * time.Millisecond
 	// settleLimit bounds how long the operator may take once it is left in peace.
-	settleLimit = 5 * time.Minute
+	settleLimit = 1 * time.Minute
 )
 
 // bed is one class on hosts, with core and a provider manager.
@@ -50,11 +50,7 @@ func newBed(t *testing.T, f *libvirtprovider.Factory, hosts int) *bed {
 	t.Helper()
 	env := testenv.New(t)
 	b := &bed{Bed: libvirtcheck.New(t, f, hosts), t: t, env: env, namespace: env.Namespace(t)}
-	b.class = b.Class(string(f.Type())+"-"+b.namespace, hosts)
-	b.class.ObjectMeta = metav1.ObjectMeta{Name: b.class.Name}
-	b.class.Spec.AllowedNamespaces = v1alpha1.NamespaceAccess{From: v1alpha1.NamespacesFromAll}
-	b.class.Spec.MaxConcurrentCreates, b.class.Spec.MaxConcurrentReplacements = ptr.To[int32](50), ptr.To[int32](50)
-	b.must(env.Client.Create(t.Context(), b.class))
+	b.class = b.classOf("", hosts, func(*v1alpha1.LibvirtClass) {})
 	core, err := testenv.StartProcess(testenv.BuildOperator(t), []string{
 		"core", "--api-bind-address=0", "--kubeconfig=" + testenv.Kubeconfig(t, env.Config), "--leader-elect=false",
 		"--leader-election-namespace=" + b.namespace, "--watch-namespaces=" + b.namespace, "--health-probe-bind-address=0", "--metrics-bind-address=0",
@@ -68,6 +64,18 @@ func newBed(t *testing.T, f *libvirtprovider.Factory, hosts int) *bed {
 		}
 	})
 	return b
+}
+
+// classOf makes a class on the first so many hosts, with something changed.
+func (b *bed) classOf(suffix string, hosts int, change func(*v1alpha1.LibvirtClass)) *v1alpha1.ProviderClass {
+	b.t.Helper()
+	class := b.Class(string(b.Factory.Type())+"-"+b.namespace+suffix, hosts)
+	class.ObjectMeta = metav1.ObjectMeta{Name: class.Name}
+	class.Spec.AllowedNamespaces = v1alpha1.NamespaceAccess{From: v1alpha1.NamespacesFromAll}
+	class.Spec.MaxConcurrentCreates, class.Spec.MaxConcurrentReplacements = ptr.To[int32](50), ptr.To[int32](50)
+	change(libvirtcheck.Block(class))
+	b.must(b.env.Client.Create(b.t.Context(), class))
+	return class
 }
 
 func (b *bed) must(err error) {

@@ -77,6 +77,13 @@ func (b *Bed) WriteKnownHosts(t testing.TB, known []byte) {
 	b.write(t, knownHostsFile, known)
 }
 
+// WriteFile puts a file beside them and gives the path that a class names it by.
+func (b *Bed) WriteFile(t testing.TB, name string, data []byte) string {
+	t.Helper()
+	b.write(t, libvirt.CredentialsDir+"/"+name, data)
+	return libvirt.CredentialsDir + "/" + name
+}
+
 func (b *Bed) write(t testing.TB, path string, data []byte) {
 	t.Helper()
 	path = filepath.Join(b.Factory.Root, path)
@@ -134,6 +141,14 @@ func (b *Bed) Class(name string, hosts int) *v1alpha1.ProviderClass {
 		})
 	}
 	return newClass(b.Factory.Type(), name, b.server.URL, all)
+}
+
+// Block of a class, whichever of the two types it is of.
+func Block(class *v1alpha1.ProviderClass) *v1alpha1.LibvirtClass {
+	if class.Spec.KVM != nil {
+		return class.Spec.KVM
+	}
+	return class.Spec.KVM2
 }
 
 func newClass(of v1alpha1.ProviderType, name, server string, hosts []v1alpha1.LibvirtHost) *v1alpha1.ProviderClass {

@@ -36,11 +36,7 @@ func Conformance(t *testing.T, newFactory func() *libvirt.Factory) {
 		clock := clocktesting.NewFakeClock(time.Now().Truncate(time.Second))
 		bad := func(change func(*v1alpha1.LibvirtClass)) *v1alpha1.ProviderClass {
 			class := bed.Class("a", 2)
-			if class.Spec.KVM != nil {
-				change(class.Spec.KVM)
-			} else {
-				change(class.Spec.KVM2)
-			}
+			change(Block(class))
 			return class
 		}
 		return providertest.Harness{
