@@ -200,9 +200,7 @@ func (p *Provider) judge(a answer, x about) *providers.Error {
 	switch {
 	case a.status == http.StatusUnauthorized:
 		return providers.NewError(providers.Auth, "", "Compute Engine refuses the credentials", nil)
-	case a.status == http.StatusTooManyRequests,
-		a.has("rateLimitExceeded", "userRateLimitExceeded", "RATE_LIMIT_EXCEEDED", "CONCURRENT_OPERATIONS_QUOTA_EXCEEDED", "RESOURCE_OPERATION_RATE_EXCEEDED"),
-		a.status == http.StatusForbidden && strings.Contains(a.message, "Quota exceeded for quota metric"):
+	case a.status == http.StatusTooManyRequests, a.has(rateCodes...), a.status == http.StatusForbidden && tooFast(a.message, a.reasons):
 		limited := providers.NewError(providers.RateLimited, "", "", nil)
 		limited.RetryAfter = a.retryAfter
 		return limited

@@ -96,6 +96,9 @@ func (p *Provider) ended(failures []*computepb.Errors, x about, gone error) erro
 	lacked, text := lack(message, codes)
 	resource := p.inZone(x.zone, resourceOf(message))
 	switch {
+	case tooFast(message, codes):
+		// It lacks nothing but time, and the next attempt comes later anyway.
+		return gone
 	case lacked != "":
 		why = p.lacking(lacked, text, x)
 	case strings.Contains(all, "PERMISSION"), actAsPattern.MatchString(all + " " + message):

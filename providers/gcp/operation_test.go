@@ -63,6 +63,11 @@ func TestG1_G30_GT5_OperationsExplain(t *testing.T) {
 		"policy":              {computetest.OrganizationPolicy(testProject), outcome{providers.Capacity, "", "constraints/compute.vmExternalIpAccess (CONDITION_NOT_MET)"}},
 		"permission":          {computetest.Permissions("compute.subnetworks.useExternalIp"), outcome{providers.Auth, "", "compute.subnetworks.useExternalIp"}},
 		"machine type":        {computetest.UnsupportedMachineType("e2-micro", zoneA), outcome{providers.Capacity, "", "(MACHINE_TYPE_UNSUPPORTED)"}},
+		"configuration":       {&computetest.OperationError{Code: "UNSUPPORTED_OPERATION", Message: "?", Reason: "configuration_availability"}, outcome{providers.Capacity, "", "does not have the machine type (UNSUPPORTED_OPERATION)"}},
+		"not in the zone":     {&computetest.OperationError{Code: "INVALID_FIELD", Message: "Machine type with name 'e2-micro' does not exist in zone 'europe-west3-a'."}, outcome{providers.Capacity, "", "does not have the machine type"}},
+		"name taken":          {&computetest.OperationError{Code: "RESOURCE_ALREADY_EXISTS", Message: "The resource 'projects/demo-project/zones/europe-west3-a/instances/px-x' already exists", Status: 409}, outcome{}},
+		"G33 rate as quota":   {&computetest.OperationError{Code: "QUOTA_EXCEEDED", Message: "Quota exceeded for quota metric 'Queries' and limit 'Queries per minute' of service 'compute.googleapis.com'.", Status: 403}, outcome{}},
+		"rate of operations":  {&computetest.OperationError{Code: "CONCURRENT_OPERATIONS_QUOTA_EXCEEDED", Message: "Quota exceeded.", Status: 403}, outcome{}},
 		"G9 unknown":          {&computetest.OperationError{Code: "SOMETHING_NEW", Message: "?"}, outcome{}},
 		"internal":            {&computetest.OperationError{Code: "INTERNAL_ERROR", Message: "?", Status: 500}, outcome{}},
 	} {

@@ -2,6 +2,7 @@ package gcp
 
 import (
 	"regexp"
+	"slices"
 	"strings"
 
 	"crawl.example.com/egress-proxies-operator/providers"
@@ -33,6 +34,16 @@ func group(pattern *regexp.Regexp, text string) string {
 		return m[1]
 	}
 	return ""
+}
+
+// rateCodes are reasons and codes of too many calls. Some of them look like those of a quota.
+var rateCodes = []string{
+	"rateLimitExceeded", "userRateLimitExceeded", "RATE_LIMIT_EXCEEDED", "CONCURRENT_OPERATIONS_QUOTA_EXCEEDED", "RESOURCE_OPERATION_RATE_EXCEEDED",
+}
+
+// tooFast tells whether what is called a quota is one of calls, and not of things.
+func tooFast(message string, codes []string) bool {
+	return strings.Contains(message, "Quota exceeded for quota metric") || slices.ContainsFunc(codes, func(c string) bool { return slices.Contains(rateCodes, c) })
 }
 
 // lack finds what is missing for a VM, in the message and the codes of an answer or an operation; "" for nothing of that
