@@ -139,3 +139,69 @@ func TestV3_UserDataAndTheAgentsScriptBothRun(t *testing.T) {
 		t.Errorf("a request that is not allowed: %v, want 403", err)
 	}
 }
+
+// TestV7_DaemonsRestartUnderAFleet: machines run on without libvirtd and without a way to it, nobody takes them for gone, and
+// the connections come back by themselves.
+func TestV7_DaemonsRestartUnderAFleet(t *testing.T) {
+	hosts := libvirtlab.Hosts(t)[:2]
+	first, second := mini(t, kvm.NewFactory, hosts...).open(t), mini(t, kvm2.NewFactory, hosts...).open(t)
+	type machine struct {
+		cloud *cloud
+		host  libvirtlab.Host
+		asked providers.CreateRequest
+		got   providers.Instance
+		qemu  string
+	}
+	fleet := []*machine{
+		{cloud: first, host: hosts[0], asked: first.request("kvm-on-first", hosts[0].Name, "")},
+		{cloud: second, host: hosts[0], asked: second.request("kvm2-on-first", hosts[0].Name, "")},
+		{cloud: second, host: hosts[1], asked: second.request("kvm2-on-second", hosts[1].Name, "")},
+	}
+	for _, m := range fleet {
+		m.cloud.create(t, m.asked)
+	}
+	for _, m := range fleet {
+		m.got = m.cloud.serving(t, m.asked, libvirtlab.BootLimit)
+		m.qemu = m.host.QEMU(t, m.asked.Name)
+	}
+	back := func(what string) {
+		for _, m := range fleet {
+			libvirtlab.Eventually(t, libvirtlab.SettleLimit, what+": "+m.asked.Owner.Name+" is seen again", func(ctx context.Context) error {
+				i, err := m.cloud.get(ctx, ref(m.asked))
+				if err != nil && !providers.IsNotFound(err) {
+					return err
+				}
+				if err != nil || i.ID != m.got.ID || i.State != providers.StateRunning {
+					t.Fatalf("%s: after the restart of %s: %+v, %v", m.asked.Owner.Name, what, i, err)
+				}
+				return nil
+			})
+			m.cloud.serving(t, m.asked, libvirtlab.SettleLimit)
+			if now := m.host.QEMU(t, m.asked.Name); now != m.qemu {
+				t.Errorf("%s: another machine runs after the restart of %s", m.asked.Owner.Name, what)
+			}
+		}
+	}
+
+	for _, h := range hosts {
+		h.StopLibvirtd(t)
+	}
+	origin := libvirtlab.Origin(t, hosts[0])
+	for _, m := range fleet {
+		if i, err := m.cloud.get(t.Context(), ref(m.asked)); err == nil || providers.IsNotFound(err) {
+			t.Errorf("%s: without libvirtd: %+v, %v", m.asked.Owner.Name, i, err)
+		}
+		if _, err := guest(m.got).Fetch(t.Context(), origin, "/"); err != nil {
+			t.Errorf("%s: a page without libvirtd: %v", m.asked.Owner.Name, err)
+		}
+	}
+	for _, h := range hosts {
+		h.StartLibvirtd(t)
+	}
+	back("libvirtd")
+	for _, h := range hosts {
+		h.RestartSSH(t)
+	}
+	back("sshd")
+	// Deleting them, which is left to the cleanup, takes a connection that works in every respect.
+}
