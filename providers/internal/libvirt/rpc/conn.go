@@ -23,6 +23,8 @@ const (
 	DefaultUploadIdle = time.Minute
 	// farewell is the limit of the polite end of a connection, without which the daemon logs an error.
 	farewell = time.Second
+	// answerGrace is how long a call waits for its answer after the connection has ended.
+	answerGrace = time.Second
 )
 
 // scope is the instrumentation scope of the spans.
@@ -141,16 +143,19 @@ func bounded[T any](ctx context.Context, c *Conn, procedure string, do func(*lib
 	case <-ctx.Done():
 		return zero, &Error{Procedure: procedure, Err: ctx.Err()}
 	case <-c.stream.gone:
-		// The answer may have come just before.
+		// The answer may have come just before: the library closes a connection that the daemon refuses, and then says why.
+		grace := time.NewTimer(answerGrace)
+		defer grace.Stop()
 		select {
 		case r := <-answer:
 			if r.err == nil {
 				return r.value, nil
 			}
 			return zero, c.failure(procedure, r.err)
-		default:
-			return zero, &Error{Procedure: procedure, Lost: true, Err: c.stream.why()}
+		case <-ctx.Done():
+		case <-grace.C:
 		}
+		return zero, &Error{Procedure: procedure, Lost: true, Err: c.stream.why()}
 	}
 }
 
