@@ -34,7 +34,7 @@ const (
 	// pollPeriod is the time between two looks at what is waited for.
 	pollPeriod = 100 * time.Millisecond
 	// settleLimit bounds how long the operator may take once it is left in peace.
-	settleLimit = 1 * time.Minute
+	settleLimit = 5 * time.Minute
 )
 
 // bed is one class on hosts, with core and a provider manager.
