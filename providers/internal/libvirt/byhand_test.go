@@ -5,6 +5,7 @@ import (
 
 	"crawl.example.com/egress-proxies-operator/providers"
 	"crawl.example.com/egress-proxies-operator/providers/internal/libvirt"
+	"crawl.example.com/egress-proxies-operator/providers/internal/libvirt/libvirttest"
 	"crawl.example.com/egress-proxies-operator/providers/internal/libvirt/rpc"
 )
 
@@ -56,6 +57,35 @@ func TestMachineUndefinedByHandLeavesNoVolumes(t *testing.T) {
 		}
 		b.must(b.Check(t.Context()))
 		if _, volumes := b.traces(h, req.Name); len(volumes) != 2 {
+			t.Errorf("left are %v", volumes)
+		}
+	})
+}
+
+// TestVolumeThatCannotBeRemovedDoesNotTakeTheHostAway: it is tried again with each look.
+func TestVolumeThatCannotBeRemovedDoesNotTakeTheHostAway(t *testing.T) {
+	bothTypes(t, func(t *testing.T, factory func() *libvirt.Factory) {
+		b := newBed(t, factory, 1)
+		req := b.request("px")
+		i, ref := b.settle(req), refOf(req)
+		ref.ProviderID = i.ProviderID
+		b.undefine(i.Name)
+		b.Hosts[0].Frames.Decide(func(c libvirttest.Call) libvirttest.Fault {
+			if c.Procedure == libvirttest.StorageVolDelete {
+				return libvirttest.Fault{Action: libvirttest.Fail, Code: rpc.SystemError, Message: "Input/output error"}
+			}
+			return libvirttest.Fault{}
+		})
+		if _, err := b.Get(t.Context(), ref); !providers.IsNotFound(err) {
+			t.Fatal(err)
+		}
+		b.must(b.Check(t.Context()))
+		if _, volumes := b.traces(b.Hosts[0], i.Name); len(volumes) != 2 {
+			t.Fatalf("left are %v: nothing is shown", volumes)
+		}
+		b.whole()
+		b.must(b.Check(t.Context()))
+		if _, volumes := b.traces(b.Hosts[0], i.Name); len(volumes) != 0 {
 			t.Errorf("left are %v", volumes)
 		}
 	})

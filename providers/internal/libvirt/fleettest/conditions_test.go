@@ -9,7 +9,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
@@ -218,7 +217,7 @@ func (b *bed) classReaches(want bool) {
 		b.must(b.env.Client.Get(b.t.Context(), client.ObjectKeyFromObject(b.class), b.class))
 		if looks++; looks%300 == 10 {
 			patch := client.MergeFrom(b.class.DeepCopy())
-			b.class.Spec.ProvisionTimeoutSeconds = ptr.To(int32(1000 + looks))
+			b.class.Spec.ProvisionTimeoutSeconds = new(int32(1000 + looks))
 			b.must(b.env.Client.Patch(b.t.Context(), b.class, patch))
 		}
 		for _, h := range b.class.Status.Hosts {

@@ -87,6 +87,12 @@ func (e *Engine) Tidy(ctx context.Context) error {
 	return e.Control.Do(ctx, func(c *rpc.Conn) error {
 		for uuid, s := range suspects {
 			there, err := tidy(ctx, c, s.record)
+			if rpc.CodeOf(err) != 0 {
+				// The host can be used all the same.
+				e.Logger.Info("Volumes that no machine has cannot be removed; it is tried again", "host", e.Host.Name, "instance", s.record.Name,
+					"error", err.Error())
+				continue
+			}
 			if err != nil {
 				return err
 			}
