@@ -123,7 +123,7 @@ func TestGT1_AnyNames(t *testing.T) {
 		}
 	}
 	made := 0
-	for range 3000 {
+	for range 1000 {
 		length := func() int { return 1 + r.IntN(63) }
 		m := mark{
 			owner: providers.Owner{

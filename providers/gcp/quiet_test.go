@@ -94,6 +94,9 @@ func everythingAtOnce(t *testing.T, s source) {
 	t.Helper()
 	server := computetest.New(t, computetest.Options{Token: testToken, Projects: []string{testProject}, Timing: &computetest.QuickTiming})
 	p := openProvider(t, server.URL, clock.RealClock{}, newClass("a"))
+	if s.lead != nil {
+		s.lead(p)
+	}
 	for _, f := range []computetest.Fault{
 		{Call: computetest.Insert, Skip: 2, Times: 2, Operation: computetest.Stockout(zoneA)},
 		{Call: computetest.Insert, Skip: 4, Times: 1, Answer: computetest.QuotaExceeded("CPUS", "europe-west3")},
