@@ -6,7 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
+	"net/url"
 	"os"
+	"strconv"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
@@ -77,7 +80,8 @@ func (o *apiOptions) validate() error {
 // asksPeers tells whether replicas ask each other.
 func (o *apiOptions) asksPeers() bool { return o.enabled() && o.peerBindAddress != "0" }
 
-// advertised is the address at which other replicas ask this one; empty: none.
+// advertised is the address at which other replicas ask this one; empty: none. Without a flag it is the port of
+// --peer-bind-address, on its host if it has one, else on the pod's.
 func (o *apiOptions) advertised() (string, error) {
 	if !o.asksPeers() {
 		return "", nil
@@ -85,19 +89,22 @@ func (o *apiOptions) advertised() (string, error) {
 	if err := manager.ValidateBindAddress("peer-bind-address", o.peerBindAddress); err != nil {
 		return "", err
 	}
-	if o.peerAdvertisedAddress == "" {
-		ip := os.Getenv("POD_IP")
-		_, port, err := net.SplitHostPort(o.peerBindAddress)
-		if ip == "" || err != nil {
-			return "", err
+	flag, address := "--peer-advertise-address", o.peerAdvertisedAddress
+	if address == "" {
+		flag, address = "--peer-bind-address", o.peerBindAddress
+	}
+	host, port, err := net.SplitHostPort(address)
+	number, unknown := net.LookupPort("tcp", port)
+	if ip, err := netip.ParseAddr(host); host == "" && o.peerAdvertisedAddress == "" || err == nil && ip.IsUnspecified() {
+		if host = os.Getenv("POD_IP"); host == "" {
+			return "", nil // nobody could be told where it is
 		}
-		return net.JoinHostPort(ip, port), nil
 	}
-	host, port, err := net.SplitHostPort(o.peerAdvertisedAddress)
-	if _, unknown := net.LookupPort("tcp", port); err != nil || unknown != nil || host == "" {
-		return "", fmt.Errorf("--peer-advertise-address: %q is not host:port", o.peerAdvertisedAddress)
+	advertised := net.JoinHostPort(host, strconv.Itoa(number))
+	if at, wrong := url.Parse("https://" + advertised); err != nil || unknown != nil || number == 0 || wrong != nil || at.Host != advertised || at.Hostname() == "" {
+		return "", fmt.Errorf("%s: %q is not host:port as another replica could use it", flag, address)
 	}
-	return o.peerAdvertisedAddress, nil
+	return advertised, nil
 }
 
 // auth makes the authentication; without a manager only to check the flags.

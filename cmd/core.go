@@ -153,8 +153,10 @@ func newCoreManager(ctx context.Context, c *core) (ctrl.Manager, error) {
 	realClock := clock.RealClock{}
 	leads := func() bool { return true }
 	var leader func() string
-	if c.AdvertisedAddress, err = c.api.advertised(); err != nil {
-		return nil, err
+	if c.LeaderElect {
+		if c.AdvertisedAddress, err = c.api.advertised(); err != nil {
+			return nil, err
+		}
 	}
 	c.WrapLock = func(lock resourcelock.Interface) resourcelock.Interface {
 		fence := leasing.NewFence(lock, manager.RenewDeadline, realClock)

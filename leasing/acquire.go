@@ -68,11 +68,15 @@ func (b Backend) lease(ctx context.Context, r httpapi.LeaseRequest, want *v1alph
 	case recovers, stepsDown:
 		return httpapi.Lease{}, false, notReady("The leader is recovering")
 	default:
-		asked, answer, err := b.askLeader(ctx, &r, want.Name)
-		if !asked {
-			return b.leaseElsewhere(ctx, r, want)
+		passed := b.askLeader(ctx, &r, want.Name)
+		if passed.done {
+			return passed.answer.Lease, passed.answer.Replayed, passed.err
 		}
-		return answer.Lease, answer.Replayed, err
+		lease, replayed, err := b.leaseElsewhere(ctx, r, want)
+		if err != nil && passed.doubt && r.Key == "" {
+			go b.withdrawNamed(key) // the leader may act yet, and nobody can ask for it again
+		}
+		return lease, replayed && r.Key != "", err
 	}
 }
 

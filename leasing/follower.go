@@ -23,7 +23,8 @@ import (
 // leaderPatience is how long, beyond what a call is willing to wait, the leader may take to decide about a lease.
 const leaderPatience = 5 * time.Second
 
-// withdrawPause is the pause between attempts to delete a lease whose creation was not answered.
+// withdrawPause is the first pause between attempts to delete a lease whose creation was not answered; each is twice as long as
+// the one before.
 const withdrawPause = time.Second
 
 // leaseElsewhere grants as a replica that does not lead: it creates an ordinary pending lease and waits for the leader to
@@ -157,8 +158,8 @@ func (b Backend) withdrawNamed(key types.NamespacedName) {
 	ctx, cancel := context.WithTimeout(b.pipeline.Base, callTimeout)
 	defer cancel()
 	lease := &v1alpha1.ProxyLease{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
-	for b.Client.Delete(ctx, lease) != nil {
-		timer := b.Clock.NewTimer(withdrawPause)
+	for pause := withdrawPause; b.Client.Delete(ctx, lease) != nil; pause *= 2 {
+		timer := b.Clock.NewTimer(pause)
 		select {
 		case <-timer.C():
 		case <-ctx.Done():

@@ -1,6 +1,7 @@
 package leasing
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -9,6 +10,7 @@ import (
 
 	"crawl.example.com/egress-proxies-operator/leasing/httpapi"
 	"crawl.example.com/egress-proxies-operator/leasing/peer"
+	"crawl.example.com/egress-proxies-operator/leasing/wire"
 )
 
 // Leader is the replica that leads, as another one asks it. See package peer.
@@ -24,50 +26,74 @@ const (
 	outcomeUnsettled   = "unknown"
 )
 
-// askLeader passes a call to the leader. When it was not asked, or has not answered a call that has a key, the call goes on by
-// an object of the same name: whichever of the two is there first, the API server refuses the other. r.Wait then is what is
-// left of it.
-func (b Backend) askLeader(ctx context.Context, r *httpapi.LeaseRequest, name string) (asked bool, answer peer.Answer, err error) {
-	if b.Leader == nil {
-		return false, answer, nil
-	}
-	start := b.Clock.Now()
-	waiting, cancel := context.WithTimeout(ctx, r.Wait+leaderPatience)
-	defer cancel()
-	answer, err = b.Leader.Lease(waiting, peer.Call{Request: *r, Identity: r.Identity, Name: name})
-	switch {
-	case err == nil && answer.Error != nil:
-		b.metrics.asked.WithLabelValues(outcomeAnswered).Inc()
-		return true, peer.Answer{}, answer.Error
-	case err == nil:
-		b.metrics.asked.WithLabelValues(outcomeAnswered).Inc()
-		return true, answer, nil
-	case errors.Is(err, peer.ErrNotAsked):
-		b.metrics.asked.WithLabelValues(outcomeUnreachable).Inc()
-		b.Log.V(1).Info("The leader cannot be asked; a lease is made for it to find", "lease", r.Namespace+"/"+name, "reason", err.Error())
-		return false, answer, nil
-	}
-	b.metrics.asked.WithLabelValues(outcomeUnsettled).Inc()
-	b.Log.V(1).Info("The leader has not answered", "lease", r.Namespace+"/"+name, "reason", err.Error())
-	if r.Key == "" {
-		go b.withdrawNamed(types.NamespacedName{Namespace: r.Namespace, Name: name}) // nobody can ask for it again
-		return true, answer, outcomeUnknown()
-	}
-	if ctx.Err() != nil {
-		return true, answer, outcomeUnknown()
-	}
-	r.Wait = max(0, r.Wait-b.Clock.Since(start)).Truncate(time.Second)
-	return false, answer, nil
+// askingPatience bounds the time in which the leader answers a replica. It answers for a write that hangs within ten seconds.
+const askingPatience = 12 * time.Second
+
+// passed is what became of a call that was passed to the leader. Unless it is done it goes on by an object; doubt says that the
+// leader may act all the same.
+type passed struct {
+	done, doubt bool
+	answer      peer.Answer
+	err         error
 }
 
-// leaseForReplica makes a lease, as the leader, for a call to another replica.
+// askLeader passes a call to the leader, which does not let it wait: who waits does so by an object, which keeps its place
+// whoever leads, and counts for the limits where it was called. Whenever the leader was not asked, has not answered, or has no
+// proxy at the moment, the call goes on by an object of the same name: whichever of the two leases is there first, the API
+// server refuses the other. r.Wait is then what is left of it.
+func (b Backend) askLeader(ctx context.Context, r *httpapi.LeaseRequest, name string) passed {
+	if b.Leader == nil {
+		return passed{}
+	}
+	leave, err := b.calls.enter(callerOf(*r))
+	if err != nil {
+		return passed{done: true, err: b.refusal(err)}
+	}
+	defer leave()
+	start := b.Clock.Now()
+	defer func() { r.Wait = max(0, r.Wait-b.Clock.Since(start).Truncate(time.Second)) }()
+	asking, cancel := context.WithTimeout(ctx, askingPatience)
+	defer cancel()
+	call := peer.Call{Request: *r, Identity: r.Identity, Name: name}
+	call.Request.Wait = 0
+	answer, err := b.Leader.Lease(asking, call)
+	outcome := outcomeAnswered
+	switch {
+	case errors.Is(err, peer.ErrNotAsked):
+		outcome = outcomeUnreachable
+	case err != nil:
+		outcome = outcomeUnsettled
+	}
+	b.metrics.asked.WithLabelValues(outcome).Inc()
+	switch {
+	case r.Key == "" && ctx.Err() != nil && outcome != outcomeUnreachable:
+		go b.withdrawNamed(types.NamespacedName{Namespace: r.Namespace, Name: name}) // nobody is there to learn of it
+		return passed{done: true, err: outcomeUnknown()}
+	case err != nil:
+		b.Log.V(1).Info("The leader has not answered; a lease is made for it to find", "lease", r.Namespace+"/"+name, "reason", err.Error())
+		return passed{doubt: outcome == outcomeUnsettled}
+	case answer.Error != nil && answer.Error.Code == wire.CodeNoProxy && r.Wait > 0:
+		return passed{}
+	case answer.Error != nil:
+		return passed{done: true, err: answer.Error}
+	}
+	return passed{done: true, answer: answer}
+}
+
+// leaseForReplica makes a lease, as the leader, for a call to another replica. It is for that one to take back what its caller
+// does not get, so to the leader each of these calls has a key.
 func (b Backend) leaseForReplica(ctx context.Context, call peer.Call) (peer.Answer, error) {
-	if !b.Recovered() {
+	if !b.Recovered() || !b.Leads() {
 		return peer.Answer{}, peer.ErrNotAsked
 	}
+	call.Request.Key = cmp.Or(call.Request.Key, call.Name)
 	lease, replayed, err := b.lease(ctx, call.Request, wanted(call.Request, call.Name))
 	if refused, ok := errors.AsType[*httpapi.Error](err); ok {
 		return peer.Answer{Error: refused}, nil
 	}
-	return peer.Answer{Lease: lease, Replayed: replayed}, err
+	if err != nil {
+		b.Log.Error(err, "A call of another replica failed", "lease", call.Request.Namespace+"/"+call.Name)
+		return peer.Answer{Error: httpapi.Failed()}, nil
+	}
+	return peer.Answer{Lease: lease, Replayed: replayed}, nil
 }

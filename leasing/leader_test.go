@@ -3,6 +3,7 @@ package leasing
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
@@ -19,45 +20,147 @@ func (f leaderFunc) Lease(ctx context.Context, call peer.Call) (peer.Answer, err
 	return f(ctx, call)
 }
 
-// What the leader makes of a request whose answer is lost, before or after the caller has gone on without it, is one lease
-// with a key, which the caller gets, and none without one.
+// lossesOfAnswers are ways in which a replica hears nothing.
+var lossesOfAnswers = map[string]func(ask func()){
+	"it has acted":    func(ask func()) { ask() },
+	"it acts as well": func(ask func()) { go ask() },
+	"it acts soon":    func(ask func()) { time.AfterFunc(3*time.Second, ask) },
+	"it never acts":   func(func()) {},
+}
+
+// losing loses the answers of a leader.
+func losing(leader *simProcess, lose func(ask func())) Leader {
+	return leaderFunc(func(_ context.Context, call peer.Call) (peer.Answer, error) {
+		lose(func() { _, _ = leader.backend.leaseForReplica(leader.ctx, call) })
+		return peer.Answer{}, peer.ErrUnknown
+	})
+}
+
+// What the leader makes of a request whose answer is lost, before or after the replica goes on without it, is the one lease that
+// the caller gets, with a key or without one.
 func TestALostAnswerOfTheLeaderIsSettledByTheLeasesName(t *testing.T) {
-	for name, lose := range map[string]func(ask func() (peer.Answer, error)){
-		"it has acted":    func(ask func() (peer.Answer, error)) { _, _ = ask() },
-		"it acts as well": func(ask func() (peer.Answer, error)) { go ask() }, //nolint:errcheck // nobody hears it
-		"it acts soon": func(ask func() (peer.Answer, error)) {
-			time.AfterFunc(3*time.Second, func() { _, _ = ask() })
-		},
-		"it never acts": func(func() (peer.Answer, error)) {},
-	} {
+	for name, lose := range lossesOfAnswers {
 		for _, key := range []string{"k", ""} {
 			t.Run(name+"/"+key, func(t *testing.T) {
 				story(t, func(t *testing.T, w *simWorld) {
 					leader, other := w.reign(t, "one"), w.replica("other")
-					other.backend.Leader = leaderFunc(func(_ context.Context, call peer.Call) (peer.Answer, error) {
-						lose(func() (peer.Answer, error) { return leader.backend.leaseForReplica(leader.ctx, call) })
-						return peer.Answer{}, peer.ErrUnknown
-					})
-					request := ask(key, v1alpha1.LeaseShared)
-					got, _, err := other.backend.Lease(t.Context(), request)
+					other.backend.Leader = losing(leader, lose)
+					got, replayed, err := other.backend.Lease(t.Context(), ask(key, v1alpha1.LeaseShared))
 					_ = pause(t.Context(), callTimeout+time.Second)
 					left := w.leasesStored()
-					if key == "" {
-						if refused, ok := errors.AsType[*httpapi.Error](err); !ok || refused.Code != wire.CodeOutcomeUnknown || len(left) != 0 {
-							t.Errorf("%+v, %v; %v is left", got, err, left)
-						}
-						return
-					}
 					// The object may come while the leader keeps the only slot for the same call, and be refused for it.
 					if refused, ok := errors.AsType[*httpapi.Error](err); name == "it acts as well" && ok && refused.Code == wire.CodeNoProxy && len(left) == 0 {
 						return
 					}
-					if err != nil || len(left) != 1 || got.Ref.Name != leaseName(request) || left[0] != got.Ref.Name {
-						t.Errorf("%+v, %v; there are %v", got, err, left)
+					if err != nil || len(left) != 1 || left[0] != got.Ref.Name || replayed && key == "" {
+						t.Errorf("%+v, %t, %v; there are %v", got, replayed, err, left)
 					}
 				})
 			})
 		}
+	}
+}
+
+// A call without a key that is refused although the leader may act yet leaves nothing behind: nobody could ask for it.
+func TestALateActOfTheLeaderIsTakenBack(t *testing.T) {
+	for name, lose := range lossesOfAnswers {
+		t.Run(name, func(t *testing.T) {
+			story(t, func(t *testing.T, w *simWorld) {
+				leader, other := w.reign(t, "one"), w.replica("other")
+				held, _, err := leader.backend.Lease(t.Context(), ask("held", v1alpha1.LeaseShared))
+				if err != nil {
+					t.Fatal(err)
+				}
+				other.backend.Leader = losing(leader, lose)
+				if got, _, err := other.backend.Lease(t.Context(), ask("", v1alpha1.LeaseShared)); err == nil {
+					t.Fatalf("got %+v", got)
+				}
+				if err := leader.backend.Release(t.Context(), held.Ref); err != nil {
+					t.Fatal(err)
+				}
+				_ = pause(t.Context(), callTimeout+time.Second)
+				if left := w.leasesStored(); len(left) > 0 {
+					t.Errorf("%v is left", left)
+				}
+			})
+		})
+	}
+}
+
+// A caller without a key who is gone when the leader's answer comes leaves nothing behind.
+func TestACallerWhoIsGoneWhenTheLeaderAnswersLeavesNothing(t *testing.T) {
+	story(t, func(t *testing.T, w *simWorld) {
+		leader, other := w.reign(t, "one"), w.replica("other")
+		ctx, hangUp := context.WithCancel(t.Context())
+		other.backend.Leader = leaderFunc(func(_ context.Context, call peer.Call) (peer.Answer, error) {
+			defer hangUp()
+			return leader.backend.leaseForReplica(leader.ctx, call)
+		})
+		if got, _, err := other.backend.Lease(ctx, ask("", v1alpha1.LeaseShared)); err == nil {
+			t.Errorf("got %+v", got)
+		}
+		_ = pause(t.Context(), callTimeout)
+		if left := w.leasesStored(); len(left) > 0 {
+			t.Errorf("%v is left", left)
+		}
+	})
+}
+
+// Nobody waits at the leader: who waits has an object, which outlives the leader and has its place in the queue.
+func TestWhoWaitsDoesSoByAnObject(t *testing.T) {
+	story(t, func(t *testing.T, w *simWorld) {
+		leader, other := w.reign(t, "one"), w.replica("other")
+		other.backend.Leader = leaderFunc(func(ctx context.Context, call peer.Call) (peer.Answer, error) {
+			if call.Request.Wait != 0 {
+				t.Errorf("the leader is asked to let it wait %s", call.Request.Wait)
+			}
+			return leader.backend.leaseForReplica(ctx, call)
+		})
+		held, _, err := other.backend.Lease(t.Context(), ask("held", v1alpha1.LeaseShared))
+		if err != nil {
+			t.Fatal(err)
+		}
+		request := ask("", v1alpha1.LeaseShared)
+		request.Wait = 50 * time.Second
+		var got httpapi.Lease
+		var waiting sync.WaitGroup
+		waiting.Go(func() { got, _, err = other.backend.Lease(t.Context(), request) })
+		_ = pause(t.Context(), time.Second)
+		if left := w.leasesStored(); len(left) != 2 {
+			t.Errorf("there are %v", left)
+		}
+		two := w.succeed(t, leader, "two")
+		if err := two.backend.Release(t.Context(), held.Ref); err != nil {
+			t.Fatal(err)
+		}
+		if waiting.Wait(); err != nil || got.Proxy.Name != "p0" {
+			t.Errorf("%+v, %v", got, err)
+		}
+	})
+}
+
+// A call that waits for the leader's answer counts for the limits of its holder and identity.
+func TestCallsThatWaitForTheLeadersAnswerAreCounted(t *testing.T) {
+	b := newBackend(t, true)
+	b.calls.perHolder = 2
+	request := httpapi.LeaseRequest{Namespace: "team", Mode: v1alpha1.LeaseShared, Identity: "i", Holder: "i/a"}
+	asked, answered := make(chan struct{}), make(chan struct{})
+	b.Leader = leaderFunc(func(context.Context, peer.Call) (peer.Answer, error) {
+		asked <- struct{}{}
+		<-answered
+		return peer.Answer{}, nil
+	})
+	var all sync.WaitGroup
+	for range 2 {
+		all.Go(func() { _, _, _ = b.Lease(t.Context(), request) })
+		<-asked
+	}
+	_, _, err := b.Lease(t.Context(), request)
+	wantCode(t, err, wire.CodeHolderLimit)
+	close(answered)
+	all.Wait()
+	if n := b.calls.len(); n != 0 {
+		t.Errorf("%d are left", n)
 	}
 }
 
@@ -87,6 +190,12 @@ func TestOnlyALeaderActsForAReplica(t *testing.T) {
 		}
 		if left := w.leasesStored(); len(left) > 0 {
 			t.Errorf("it made %v", left)
+		}
+		// One that may have been deposed without knowing it.
+		leader := w.reign(t, "one")
+		leader.renewed.Store(nil)
+		if _, err := leader.backend.leaseForReplica(t.Context(), peer.Call{Request: ask("k", v1alpha1.LeaseShared), Name: "n"}); !errors.Is(err, peer.ErrNotAsked) {
+			t.Error(err)
 		}
 	})
 }

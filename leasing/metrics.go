@@ -57,7 +57,7 @@ func newMetrics(a *Allocator, r prometheus.Registerer) (*metrics, error) {
 		conflicts: prometheus.NewCounter(prometheus.CounterOpts{Name: "proxy_operator_leases_exclusive_conflicts_total", Help: "Exclusive leases that found their proxy held by another."}),
 		collected: counter("collected_total", "Finished leases that were deleted, by cause: their age, too many of their namespace, or the brake.", "cause"),
 		epoch:     prometheus.NewGauge(gauge("leader_epoch", "Epoch of the grants of this leader; 0 on a replica that does not lead.")),
-		asked:     counter("leader_asked_total", "Calls for a lease that this replica, which does not lead, passed to the leader: answered, unreachable (an object was made instead), or unknown, which is settled by the lease's name.", "outcome"),
+		asked:     counter("leader_asked_total", "Calls for a lease that this replica, which does not lead, passed to the leader: answered, or else unreachable or unknown, and a lease was made for it to find.", "outcome"),
 		recovery:  prometheus.NewGauge(gauge("recovery_seconds", "How long the recovery at the start of this leader took.")),
 	}
 	slots := func(pick func() int) func() float64 { return func() float64 { return float64(pick()) } }

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
 	"crawl.example.com/egress-proxies-operator/leasing/wire"
@@ -60,7 +61,7 @@ func TestAReplicaAsksTheLeader(t *testing.T) {
 		}
 	}
 
-	// Who waits does so at the leader, and stops when its caller goes.
+	// Who waits is in the leader's queue, and leaves it when its caller goes.
 	ctx, disconnect := context.WithCancel(t.Context())
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, follower.url+"/v1/leases", strings.NewReader(`{"waitSeconds":60}`))
 	if err != nil {
@@ -96,6 +97,32 @@ func TestAReplicaAsksTheLeader(t *testing.T) {
 	}
 	if n := len(f.leases()); n != 2 {
 		t.Errorf("%d leases are stored", n)
+	}
+}
+
+// A leader that hands over does not wait for the calls of other replicas, nor do they notice.
+func TestH11_AHandOverIsNoticedByNobodyWhoWaits(t *testing.T) {
+	f := newFleet(t)
+	f.proxy("a", capacity(1))
+	leader, follower := f.pair()
+	held := follower.acquire(201, `{}`)
+	waiting := make(chan httpLease, 1)
+	go func() { waiting <- follower.acquire(201, `{"waitSeconds":60}`) }()
+	eventually(t, "it waits", func() string {
+		if n := leader.allocator.Waiting(); n != 1 {
+			return fmt.Sprint(n)
+		}
+		return ""
+	})
+	began := time.Now()
+	leader.stop()
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("the leader took %s to stop", took)
+	}
+	next := f.start()
+	next.call(http.MethodDelete, "/v1/leases/"+held.LeaseID, "")
+	if got := <-waiting; got.Proxy.ID != f.ns+"/a" {
+		t.Errorf("got %+v", got)
 	}
 }
 

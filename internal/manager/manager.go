@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"regexp"
 	"strings"
 	"time"
 
@@ -177,17 +178,20 @@ func New(cfg *rest.Config, role Role, o Options) (manager.Manager, error) {
 }
 
 // electionLock is the lock of the role's election, with what the caller wants around it; nil without an election.
-// identitySeparator is between the parts of a process's identity: the name of its host, which cannot have it, what tells it from
-// others there, and perhaps an address.
+// identitySeparator is between the parts of a process's identity: the name of its host, a UUID that tells it from others there,
+// and perhaps an address.
 const identitySeparator = "_"
 
 // AddressOf is the address that a process advertises by its identity in the election; empty when it does not.
 func AddressOf(identity string) string {
-	if parts := strings.SplitN(identity, identitySeparator, 3); len(parts) == 3 {
-		return parts[2]
+	if parts := advertising.FindStringSubmatch(identity); parts != nil {
+		return parts[1]
 	}
 	return ""
 }
+
+// advertising matches an identity with an address. Hosts have been seen with the separator in their names, so it goes by the UUID.
+var advertising = regexp.MustCompile(`^.*_[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}_(.+)$`)
 
 func electionLock(cfg *rest.Config, role Role, o Options) (resourcelock.Interface, error) {
 	if !o.LeaderElect {

@@ -133,6 +133,11 @@ func (e *Error) Error() string {
 	return e.Code + ": " + e.Detail
 }
 
+// Failed is the answer when something went wrong that no caller can know about. The log says what.
+func Failed() *Error {
+	return &Error{Status: 500, Code: wire.CodeInternal, Detail: "The request failed; the operator's log says why"}
+}
+
 // invalid is the error of a field's value.
 func invalid(field, detail string) *Error {
 	return &Error{Status: 422, Code: wire.CodeInvalidField, Field: field, Detail: detail}

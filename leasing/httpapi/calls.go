@@ -69,11 +69,9 @@ func (s *Server) lease(w http.ResponseWriter, r *http.Request, _ httprouter.Para
 	if err := s.ready(); err != nil {
 		return err
 	}
-	if request.Wait > 0 {
-		// The deadline for reading the request would otherwise end the call while it waits. A writer that has no deadlines
-		// needs nothing done.
-		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
-	}
+	// The deadline for reading the request would otherwise end the call while it waits, for a proxy or for a leader. A writer
+	// that has no deadlines needs nothing done.
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 	lease, replayed, err := s.Backend.Lease(r.Context(), request)
 	if err != nil {
 		return err

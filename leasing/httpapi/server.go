@@ -98,7 +98,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, route string, do 
 		if p := recover(); p != nil {
 			logger.Error(fmt.Errorf("panic: %v", p), "A request failed", "route", route, "stack", string(debug.Stack()))
 			if recorder.status == 0 {
-				writeError(recorder, &Error{Status: http.StatusInternalServerError, Code: wire.CodeInternal, Detail: "The request failed; the operator's log says why"})
+				writeError(recorder, Failed())
 			}
 		}
 		span.SetAttributes(attribute.Int("http.response.status_code", recorder.status))
@@ -119,7 +119,7 @@ func answerError(w http.ResponseWriter, logger logr.Logger, err error) {
 	var known *Error
 	if !errors.As(err, &known) {
 		logger.Error(err, "A request failed")
-		known = &Error{Status: http.StatusInternalServerError, Code: wire.CodeInternal, Detail: "The request failed; the operator's log says why"}
+		known = Failed()
 	}
 	writeError(w, known)
 }

@@ -7,20 +7,23 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptrace"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/propagation"
 	"k8s.io/utils/clock"
 
 	"crawl.example.com/egress-proxies-operator/internal/tracing"
 	"crawl.example.com/egress-proxies-operator/internal/version"
 )
 
-// Client asks the leader.
+var errAvoided = errors.New("it could not be reached a moment ago")
+
+// Client asks the leader, over one connection.
 type Client struct {
 	// Leader is the address of the replica that leads, as far as is known; empty: unknown, or one that cannot be asked.
 	Leader func() string
@@ -29,7 +32,11 @@ type Client struct {
 	Clock clock.PassiveClock
 
 	mu        sync.Mutex
-	transport http.RoundTripper
+	transport *http.Transport
+	// conn is to address. dialing is closed when a connection under way has succeeded or failed; nil: there is none.
+	conn    *http.ClientConn
+	address string
+	dialing chan struct{}
 	// avoided is not asked before a certain time.
 	avoided string
 	until   time.Time
@@ -37,33 +44,33 @@ type Client struct {
 
 // Lease asks the leader for a lease. The error is ErrNotAsked when it does not act, and ErrUnknown when it may.
 func (c *Client) Lease(ctx context.Context, call Call) (Answer, error) {
+	ctx, span := tracing.Start(ctx, "Ask the leader")
+	defer span.End()
 	address := c.Leader()
-	if address == "" || c.avoids(address) {
+	if address == "" {
 		return Answer{}, ErrNotAsked
-	}
-	transport, err := c.connections()
-	if err != nil {
-		return Answer{}, errors.Join(ErrNotAsked, err)
 	}
 	data, err := json.Marshal(call)
 	if err != nil {
 		return Answer{}, errors.Join(ErrNotAsked, err)
 	}
 	var sent atomic.Bool
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaders: func() { sent.Store(true) }})
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://"+address+path, bytes.NewReader(data))
+	tracked := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaders: func() { sent.Store(true) }})
+	request, err := http.NewRequestWithContext(tracked, http.MethodPost, "https://"+address+path, bytes.NewReader(data))
 	if err != nil {
 		return Answer{}, errors.Join(ErrNotAsked, err)
 	}
 	request.Header.Set(headerVersion, version.String())
-	response, err := transport.RoundTrip(request)
-	if err != nil && !sent.Load() {
-		if ctx.Err() == nil {
-			c.avoid(address)
-		}
+	otel.GetTextMapPropagator().Inject(ctx, propagation.HeaderCarrier(request.Header))
+	conn, err := c.connection(ctx, address)
+	if err != nil {
 		return Answer{}, errors.Join(ErrNotAsked, err)
 	}
-	if err != nil {
+	response, err := conn.RoundTrip(request)
+	switch {
+	case err != nil && !sent.Load():
+		return Answer{}, errors.Join(ErrNotAsked, err)
+	case err != nil:
 		return Answer{}, errors.Join(ErrUnknown, err)
 	}
 	return read(response)
@@ -71,7 +78,7 @@ func (c *Client) Lease(ctx context.Context, call Call) (Answer, error) {
 
 func read(response *http.Response) (Answer, error) {
 	defer func() { _ = response.Body.Close() }()
-	body, err := io.ReadAll(io.LimitReader(response.Body, maxBody))
+	body, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
 	switch {
 	case response.StatusCode == http.StatusMisdirectedRequest:
 		return Answer{}, ErrNotAsked
@@ -87,38 +94,75 @@ func read(response *http.Response) (Answer, error) {
 	return answer, nil
 }
 
-// avoid does not ask an address for a while.
-func (c *Client) avoid(address string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.avoided, c.until = address, c.Clock.Now().Add(avoidance)
+// connection is the one to an address. Who finds none makes it, and the others wait for that.
+func (c *Client) connection(ctx context.Context, address string) (*http.ClientConn, error) {
+	for {
+		c.mu.Lock()
+		switch {
+		case c.address == address && c.conn != nil && c.conn.Err() == nil:
+			defer c.mu.Unlock()
+			return c.conn, nil
+		case c.avoided == address && c.Clock.Now().Before(c.until):
+			c.mu.Unlock()
+			return nil, errAvoided
+		case c.dialing == nil:
+			done := make(chan struct{})
+			c.dialing = done
+			c.mu.Unlock()
+			conn, err := c.connect(address)
+			c.mu.Lock()
+			c.dialing = nil
+			close(done)
+			if err != nil {
+				c.avoided, c.until = address, c.Clock.Now().Add(avoidance)
+				c.mu.Unlock()
+				return nil, err
+			}
+			retire(c.conn)
+			c.conn, c.address = conn, address
+			c.mu.Unlock()
+			return conn, nil
+		}
+		done := c.dialing
+		c.mu.Unlock()
+		select {
+		case <-done:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
 }
 
-func (c *Client) avoids(address string) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.avoided == address && c.Clock.Now().Before(c.until)
-}
-
-// connections are made once the secret is known.
-func (c *Client) connections() (http.RoundTripper, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.transport != nil {
-		return c.transport, nil
+// retire closes a connection once nobody waits for an answer by it.
+func retire(conn *http.ClientConn) {
+	if conn == nil || conn.Err() != nil {
+		return
 	}
-	seed, ok := c.Seed()
-	if !ok {
-		return nil, errors.New("the secret of the replicas is not known yet")
-	}
-	config, err := clientTLS(seed)
-	if err != nil {
-		return nil, err
-	}
-	c.transport = tracing.Transport(&http.Transport{
-		DialContext: (&net.Dialer{Timeout: connectTimeout}).DialContext, TLSClientConfig: config, TLSHandshakeTimeout: connectTimeout,
-		ForceAttemptHTTP2: true, IdleConnTimeout: idleTimeout,
-		HTTP2: &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout, StrictMaxConcurrentRequests: true},
+	conn.SetStateHook(func(c *http.ClientConn) {
+		if c.InFlight() == 0 {
+			_ = c.Close()
+		}
 	})
-	return c.transport, nil
+	if conn.InFlight() == 0 {
+		_ = conn.Close()
+	}
+}
+
+// connect is called by one at a time. It does not end with the call that happens to need it.
+func (c *Client) connect(address string) (*http.ClientConn, error) {
+	if c.transport == nil {
+		seed, ok := c.Seed()
+		if !ok {
+			return nil, errors.New("the secret of the replicas is not known yet")
+		}
+		config, err := clientTLS(seed)
+		if err != nil {
+			return nil, err
+		}
+		c.transport = &http.Transport{TLSClientConfig: config, Protocols: new(http.Protocols), HTTP2: &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout}}
+		c.transport.Protocols.SetHTTP2(true)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), connectTimeout)
+	defer cancel()
+	return c.transport.NewClientConn(ctx, "https", address)
 }

@@ -25,8 +25,9 @@ const (
 	// headerVersion has the version of the operator. Replicas of two versions do not ask each other: what a field of one means
 	// the other need not know.
 	headerVersion = "Egress-Operator-Version"
-	// maxBody bounds a request and an answer, in bytes. The HTTP API admits less.
-	maxBody = 1 << 20
+	// maxBody bounds a request, in bytes; the HTTP API admits less. maxAnswer bounds an answer: it has the labels of a Proxy,
+	// which are as large as etcd admits.
+	maxBody, maxAnswer = 1 << 20, 8 << 20
 )
 
 var (
@@ -60,5 +61,4 @@ const (
 	avoidance = 5 * time.Second
 	// pingAfter and pingTimeout find a connection whose other end has gone without a word.
 	pingAfter, pingTimeout = 3 * time.Second, 3 * time.Second
-	idleTimeout            = time.Minute
 )

@@ -5,9 +5,11 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -108,6 +110,145 @@ func TestWhatBecameOfARequestIsKnownOrCalledUnknown(t *testing.T) {
 				t.Errorf("%v, acted %t", err, acted)
 			}
 		})
+	}
+}
+
+// A replica that is gone without a word is noticed by the leader, which must not act for it much later, and a leader by the
+// replica: both ask the other end whether it is there.
+func TestASilentConnectionIsNoticedAtBothEnds(t *testing.T) {
+	acts, noticed := make(chan struct{}), make(chan struct{})
+	address, _ := leader(t, seed, func(ctx context.Context, _ Call) (Answer, error) {
+		close(acts)
+		<-ctx.Done()
+		close(noticed)
+		return Answer{}, ctx.Err()
+	})
+	relayed, cut := relay(t, address)
+	c, _ := asking(relayed)
+	heard := make(chan error, 1)
+	go func() { _, err := c.Lease(t.Context(), call); heard <- err }()
+	<-acts
+	cut()
+	gone := noticed
+	late := time.After(4 * (pingAfter + pingTimeout))
+	for range 2 {
+		select {
+		case err := <-heard:
+			if !errors.Is(err, ErrUnknown) {
+				t.Error(err)
+			}
+		case <-gone:
+			gone = nil
+		case <-late:
+			t.Fatal("nobody has noticed")
+		}
+	}
+}
+
+// relay passes one connection on until it is cut: then it stays open and silent.
+func relay(t *testing.T, to string) (address string, cut func()) {
+	t.Helper()
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var silent atomic.Bool
+	var all sync.WaitGroup
+	var ends []net.Conn
+	all.Go(func() {
+		a, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		b, err := (&net.Dialer{}).Dial("tcp", to)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		ends = []net.Conn{a, b}
+		pass := func(from, to net.Conn) {
+			buffer := make([]byte, 64<<10)
+			for {
+				n, err := from.Read(buffer)
+				if err != nil {
+					return
+				}
+				if silent.Load() {
+					continue
+				}
+				_, _ = to.Write(buffer[:n])
+			}
+		}
+		all.Go(func() { pass(a, b) })
+		all.Go(func() { pass(b, a) })
+	})
+	t.Cleanup(func() {
+		_ = listener.Close()
+		for _, end := range ends {
+			_ = end.Close()
+		}
+		all.Wait()
+	})
+	return listener.Addr().String(), func() { silent.Store(true) }
+}
+
+// However many ask at once, there is one connection.
+func TestManyWhoAskAtOnceShareAConnection(t *testing.T) {
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	counted := &countingListener{Listener: listener}
+	ctx, cancel := context.WithCancel(t.Context())
+	var done sync.WaitGroup
+	done.Go(func() {
+		server := &Server{Lease: func(context.Context, Call) (Answer, error) { return Answer{}, nil }, Log: logr.Discard()}
+		if err := server.Serve(ctx, counted, seed); err != nil {
+			t.Error(err)
+		}
+	})
+	defer done.Wait()
+	defer cancel()
+	c, _ := asking(listener.Addr().String())
+	var all sync.WaitGroup
+	for range 500 {
+		all.Go(func() {
+			if _, err := c.Lease(t.Context(), call); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if n := counted.n.Load(); n != 1 {
+		t.Errorf("%d connections", n)
+	}
+}
+
+type countingListener struct {
+	net.Listener
+	n atomic.Int32
+}
+
+func (l *countingListener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err == nil {
+		l.n.Add(1)
+	}
+	return conn, err
+}
+
+// An answer may be as large as the labels of a Proxy.
+func TestALargeAnswerComesThrough(t *testing.T) {
+	labels := map[string]string{}
+	for i := range 9000 {
+		labels[fmt.Sprintf("%060d/%060d", i, i)] = "value"
+	}
+	address, _ := leader(t, seed, func(context.Context, Call) (Answer, error) {
+		return Answer{Lease: httpapi.Lease{Proxy: httpapi.Proxy{Labels: labels}}}, nil
+	})
+	c, _ := asking(address)
+	if got, err := c.Lease(t.Context(), call); err != nil || len(got.Lease.Proxy.Labels) != len(labels) {
+		t.Errorf("%d labels, %v", len(got.Lease.Proxy.Labels), err)
 	}
 }
 

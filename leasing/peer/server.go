@@ -16,13 +16,14 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"crawl.example.com/egress-proxies-operator/internal/tracing"
 	"crawl.example.com/egress-proxies-operator/internal/version"
 )
 
 const (
 	headerTimeout = 5 * time.Second
 	// shutdownTimeout is how long calls that run may go on when the process stops.
-	shutdownTimeout = 10 * time.Second
+	shutdownTimeout = 5 * time.Second
 	// maxConcurrent calls of one replica.
 	maxConcurrent = 16_384
 )
@@ -42,8 +43,9 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, seed []byte) 
 		return err
 	}
 	server := &http.Server{
-		Handler: http.HandlerFunc(s.serve), TLSConfig: config, ReadHeaderTimeout: headerTimeout, IdleTimeout: 2 * idleTimeout,
-		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxConcurrent},
+		Handler: http.HandlerFunc(s.serve), TLSConfig: config, ReadHeaderTimeout: headerTimeout,
+		// The pings end the calls of a replica that is gone, which would else be granted for nobody.
+		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxConcurrent, SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
 		// Strangers who knock are no event.
 		ErrorLog: slog.NewLogLogger(logr.ToSlogHandler(s.Log), slog.LevelDebug),
 	}
@@ -63,7 +65,8 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, seed []byte) 
 }
 
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
-	ctx := otel.GetTextMapPropagator().Extract(log.IntoContext(r.Context(), s.Log), propagation.HeaderCarrier(r.Header))
+	ctx, span := tracing.Start(otel.GetTextMapPropagator().Extract(log.IntoContext(r.Context(), s.Log), propagation.HeaderCarrier(r.Header)), "Lease for another replica")
+	defer span.End()
 	if r.Method != http.MethodPost || r.URL.Path != path || r.Header.Get(headerVersion) != version.String() {
 		http.Error(w, "another version", http.StatusMisdirectedRequest)
 		return
