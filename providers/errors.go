@@ -50,6 +50,9 @@ type Error struct {
 	Outcome Reason
 	// Local says that it concerns one place of the class while others may work: it does not open the breaker of the class.
 	Local bool
+	// Partial says, of a Get without a zone, that some places of the class have not answered while others have, and that the
+	// instance was not seen there.
+	Partial bool
 	// Err is the raw error. It must not contain user data or credentials: it is logged.
 	Err error
 }
@@ -98,6 +101,12 @@ func ReasonOf(err error) Reason {
 // ErrBreakerOpen is wrapped by the error of a call that was not made because the class's breaker is open. That error has
 // the reason and the message of the failure that opened it, Unavailable or Auth, so that conditions stay as they are.
 var ErrBreakerOpen = errors.New("the breaker of the class is open")
+
+// IsPartial tells whether a Get without a zone has failed for some places only.
+func IsPartial(err error) bool {
+	known, ok := errors.AsType[*Error](err)
+	return ok && known.Partial
+}
 
 // IsNotFound tells whether the instance is known not to exist.
 func IsNotFound(err error) bool { return ReasonOf(err) == NotFound }

@@ -73,6 +73,7 @@ type Cloud struct {
 	ended     map[string]*providers.Error // by operation
 	miss      int
 	down      map[string]error
+	dark      []string      // zones that do not answer
 	stalled   chan struct{} // nil: nothing hangs
 	rejected  field.ErrorList
 	closed    error
@@ -160,6 +161,23 @@ func (c *Cloud) Down(err error, methods ...string) {
 	for _, method := range methods {
 		c.down[method] = err
 	}
+}
+
+// Darken makes zones not answer, and all others again. A Get without a zone does not find what is there, and then says so.
+func (c *Cloud) Darken(zones ...string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.dark = zones
+}
+
+// isDark is the error of a zone that does not answer, or nil.
+func (c *Cloud) isDark(zone, op string) error {
+	if !slices.Contains(c.dark, zone) {
+		return nil
+	}
+	problem := providers.NewError(providers.Unavailable, op, "a zone does not answer", nil)
+	problem.Local = true
+	return problem
 }
 
 // Stall makes every call hang, before it has any effect, until its context ends or resume is called.

@@ -135,6 +135,9 @@ func (p *provider) Create(ctx context.Context, req providers.CreateRequest) (pro
 	if zones := c.behaviour.Zones; len(zones) > 0 && !slices.Contains(zones, req.Zone) {
 		return providers.Receipt{}, providers.InvalidField("spec.placement.zone", "is not one of %q", zones)
 	}
+	if err := c.isDark(req.Zone, "create instance"); err != nil {
+		return providers.Receipt{}, err
+	}
 	for _, m := range c.machines {
 		if m.instance.Name != req.Name || m.instance.Zone != req.Zone {
 			continue
@@ -192,10 +195,18 @@ func (p *provider) Get(ctx context.Context, ref providers.Ref) (providers.Instan
 		c.miss--
 		return providers.Instance{}, providers.NewError(providers.NotFound, "get instance", "", nil)
 	}
+	if err := c.isDark(ref.Zone, "get instance"); err != nil {
+		return providers.Instance{}, err
+	}
 	for _, m := range c.machines {
-		if m.instance.Name == ref.Name && (ref.Zone == "" || m.instance.Zone == ref.Zone) && !now.Before(m.visibleAt) {
+		if m.instance.Name == ref.Name && (ref.Zone == "" || m.instance.Zone == ref.Zone) && !now.Before(m.visibleAt) && c.isDark(m.instance.Zone, "") == nil {
 			return m.view(now), nil
 		}
+	}
+	if ref.Zone == "" && len(c.dark) > 0 {
+		problem := providers.NewError(providers.Unavailable, "get instance", "a zone does not answer", nil)
+		problem.Local, problem.Partial = true, len(c.dark) < len(c.behaviour.Zones)
+		return providers.Instance{}, problem
 	}
 	gone := providers.NewError(providers.NotFound, "get instance", "", nil)
 	if why := c.ended[ref.Operation]; why != nil && ref.Operation != "" {
@@ -258,13 +269,16 @@ func (p *provider) List(ctx context.Context) ([]providers.Instance, error) {
 // Place implements providers.Provider: the zone of the specification, else that of providers.Spread.
 func (p *provider) Place(spec *v1alpha1.ProxySpec, owner types.UID, tried []string) (string, error) {
 	p.cloud.mu.Lock()
-	zones := p.cloud.behaviour.Zones
+	zones, dark := p.cloud.behaviour.Zones, p.cloud.dark
 	p.cloud.mu.Unlock()
 	if spec.Placement != nil && spec.Placement.Zone != "" {
 		if len(zones) > 0 && !slices.Contains(zones, spec.Placement.Zone) {
 			return "", providers.InvalidField("spec.placement.zone", "%q is not one of %q", spec.Placement.Zone, zones)
 		}
 		return spec.Placement.Zone, nil
+	}
+	if lit := slices.DeleteFunc(slices.Clone(zones), func(zone string) bool { return slices.Contains(dark, zone) }); len(lit) > 0 {
+		zones = lit
 	}
 	return providers.Spread(owner, zones, tried), nil
 }

@@ -69,6 +69,11 @@ func (r *Reconciler) act(ctx context.Context, s *subject, a *Action) (more bool,
 func (r *Reconciler) report(ctx context.Context, s *subject, a *Action, record v1alpha1.Instance) error {
 	var blocked *Finding
 	d, o := s.desired, s.observed
+	if (o == nil || o.Err != nil) && !statusRecorded(s.px) {
+		// Nothing was learned, and the first intent may be an old one, of a Proxy that lost its status: once it is in there, only
+		// its place would be looked at.
+		record = v1alpha1.Instance{}
+	}
 	switch {
 	case d.Deleting && (d.Blind != nil || (o != nil && o.Err != nil)) && a.Reason != v1alpha1.ReasonRateLimited:
 		blocked = &Finding{a.Reason, messageOf(*a)}

@@ -35,18 +35,37 @@ func annotateIntent(px *v1alpha1.Proxy, r v1alpha1.Instance) {
 // recorded tells whether a record knows of an attempt or of an instance.
 func recorded(r v1alpha1.Instance) bool { return r.IntentTime != nil || r.ID != "" }
 
+// statusRecorded tells whether the status has the record.
+func statusRecorded(px *v1alpha1.Proxy) bool {
+	return px.Status.Instance != nil && recorded(*px.Status.Instance)
+}
+
 // stored is the record that a Proxy carries: that in its status or, as long as there is none, its first intent. What
 // cannot be read as one is none: then a new intent is stored, for an instance of the same name.
 func stored(px *v1alpha1.Proxy) v1alpha1.Instance {
-	if i := px.Status.Instance; i != nil && recorded(*i) {
-		return *i
+	if statusRecorded(px) {
+		return *px.Status.Instance
 	}
-	var first firstIntent
-	text, ok := px.Annotations[v1alpha1.AnnotationFirstIntent]
-	if !ok || json.Unmarshal([]byte(text), &first) != nil || first.UID != px.UID || first.Time.IsZero() {
+	first, ok := firstOf(px)
+	if !ok {
 		return v1alpha1.Instance{}
 	}
 	return v1alpha1.Instance{
 		Zone: first.Zone, DesiredHash: first.DesiredHash, ClassGeneration: first.ClassGeneration, IntentTime: &first.Time, Attempt: 1,
 	}
+}
+
+// firstOf reads the first intent of a Proxy; false when there is none that is its own.
+func firstOf(px *v1alpha1.Proxy) (first firstIntent, ok bool) {
+	text, ok := px.Annotations[v1alpha1.AnnotationFirstIntent]
+	ok = ok && json.Unmarshal([]byte(text), &first) == nil && first.UID == px.UID && !first.Time.IsZero()
+	return first, ok
+}
+
+// untouched tells whether nothing about a Proxy says that an attempt was ever made for it: neither the finalizer, without which
+// none is made, nor the annotation that comes with it and stays, nor the status. An instance could only be there if somebody
+// had taken away all three.
+func untouched(px *v1alpha1.Proxy, finalizer string) bool {
+	_, annotated := px.Annotations[v1alpha1.AnnotationFirstIntent]
+	return !annotated && !statusRecorded(px) && !hasFinalizer(px, finalizer)
 }

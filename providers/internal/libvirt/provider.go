@@ -149,7 +149,9 @@ func (p *Provider) Get(ctx context.Context, ref providers.Ref) (providers.Instan
 	}
 	answers := each(p, func(h *hypervisor) (providers.Instance, error) { return h.engine.Get(ctx, ref) })
 	var missing error
+	answered := false
 	for _, a := range answers {
+		answered = answered || a.err == nil || providers.IsNotFound(a.err)
 		if a.err == nil && a.value.Owner.ClusterID == p.rt.ClusterID {
 			return a.value, nil
 		}
@@ -162,10 +164,16 @@ func (p *Provider) Get(ctx context.Context, ref providers.Ref) (providers.Instan
 			return a.value, nil
 		}
 	}
-	if missing != nil {
-		return providers.Instance{}, p.inClass(missing)
+	if missing == nil {
+		return providers.Instance{}, answers[0].err
 	}
-	return providers.Instance{}, answers[0].err
+	missing = p.inClass(missing)
+	if known, ok := errors.AsType[*providers.Error](missing); ok && answered {
+		partial := *known
+		partial.Partial = true
+		missing = &partial
+	}
+	return providers.Instance{}, missing
 }
 
 // Delete implements providers.Provider.
