@@ -22,10 +22,13 @@ import (
 	"crawl.example.com/egress-proxies-operator/leasing/wire"
 )
 
-// imageLimit is for an image on its way to a host, and bootLimit for both machines, which boot beside each other.
 const (
+	// imageLimit is for an image on its way to a host.
 	imageLimit = 5 * time.Minute
-	bootLimit  = 2 * libvirtlab.FullBootLimit
+	// bootLimit is for both machines, which boot beside each other.
+	bootLimit = 2 * libvirtlab.FullBootLimit
+	// noticeLimit is for a class that looks at its hosts every minute, and dials one that was down after a minute at the latest.
+	noticeLimit = 5 * time.Minute
 )
 
 // TestV32_V33_OperatorOnRealMachines is the life of a Proxy of each provider, beside each other on the same two hosts: it gets
@@ -151,7 +154,7 @@ func (w *world) restartDaemons() {
 	for _, h := range w.hosts {
 		h.StopLibvirtd(w.t)
 	}
-	w.await(libvirtlab.SettleLimit, "the class tells that libvirtd does not answer", func(m *member) string { return w.hostsNot(m, false) })
+	w.await(noticeLimit, "the class tells that libvirtd does not answer", func(m *member) string { return w.hostsNot(m, false) })
 	for _, m := range w.fleet {
 		w.serves(m)
 	}
@@ -159,7 +162,7 @@ func (w *world) restartDaemons() {
 		h.RestartSSH(w.t)
 		h.StartLibvirtd(w.t)
 	}
-	w.await(libvirtlab.SettleLimit, "the class is Ready again, by itself", w.classNotReady)
+	w.await(noticeLimit, "the class is Ready again, by itself", w.classNotReady)
 	for _, m := range w.fleet {
 		was := m.proxy.Status.Instance
 		if missing := w.notReady(m); missing != "" {

@@ -17,4 +17,7 @@ if [ -e "$dir/pid" ]; then
 	ip link delete "v-$name" 2>/dev/null || true
 	rm -f "$dir/pid"
 fi
-[ "${2:-}" = --keep ] || rm -rf --one-file-system "$dir"
+if [ "${2:-}" != --keep ]; then
+	rmdir "$EGRESS_LAB/.index-$(<"$dir/index")"
+	rm -rf --one-file-system "$dir"
+fi

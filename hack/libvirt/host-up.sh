@@ -21,7 +21,7 @@ dir=$EGRESS_LAB/$name
 
 new() {
 	local index=1 key
-	while grep -qsx "$index" "$EGRESS_LAB"/*/index; do index=$((index + 1)); done
+	until mkdir "$EGRESS_LAB/.index-$index" 2>/dev/null; do index=$((index + 1)); done # two may come at once
 	mkdir -p "$dir"/{var-log-libvirt/qemu,var-cache-libvirt,ssh}
 	echo "$index" >"$dir/index"
 	# The package's own state, as on a machine where it was just installed.

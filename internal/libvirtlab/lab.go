@@ -51,10 +51,10 @@ type Host struct {
 	LabAddress string `json:"labAddress"`
 }
 
-// Hosts of the lab, by name. Outside of a lab the test is skipped, or fails when nothing may be missing.
+// Hosts that the lab has from its start, by name. Outside of a lab the test is skipped, or fails when nothing may be missing.
 func Hosts(t testing.TB) []Host {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(lab(t), "*", "host.json"))
+	files, err := filepath.Glob(filepath.Join(lab(t), "h[0-9]*", "host.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func Hosts(t testing.TB) []Host {
 	return hosts
 }
 
-// Start makes another host, which ends with the test.
+// Start makes another host, which ends with the test. Its name is not one of those that Hosts has.
 func Start(t testing.TB, name string) Host {
 	t.Helper()
 	host := read(t, strings.TrimSpace(script(t, "host-up.sh", name)))

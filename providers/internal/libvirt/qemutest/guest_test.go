@@ -22,6 +22,7 @@ import (
 // TestV23_TheAddressComesFromTheLeaseOrTheAgent: libvirt knows the leases of its own network only; on a plain bridge the guest
 // itself has to tell, and it has a loopback interface and one of IPv6 as well.
 func TestV23_TheAddressComesFromTheLeaseOrTheAgent(t *testing.T) {
+	t.Parallel()
 	h := libvirtlab.Hosts(t)[0]
 	leased, bridged := mini(t, kvm2.NewFactory, h), mini(t, kvm.NewFactory, h)
 	bridged.bridged = true
@@ -50,6 +51,7 @@ func TestV23_TheAddressComesFromTheLeaseOrTheAgent(t *testing.T) {
 
 // TestV22_AGuestThatStopsIsFoundOut: by itself, by the host, or without libvirt noticing.
 func TestV22_AGuestThatStopsIsFoundOut(t *testing.T) {
+	t.Parallel()
 	h := libvirtlab.Hosts(t)[0]
 	for _, test := range []struct {
 		name  string
@@ -68,6 +70,7 @@ func TestV22_AGuestThatStopsIsFoundOut(t *testing.T) {
 		}, providers.StateRunning},
 	} {
 		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
 			c := mini(t, kvm2.NewFactory, h).open(t)
 			r := c.request(test.name, h.Name, "")
 			c.create(t, r)
@@ -118,6 +121,7 @@ runcmd:
 // TestV3_UserDataAndTheAgentsScriptBothRun: real cloud-init starts Squid by the user's commands, and by the class's vendor data
 // installs the agent, without which nothing would know the address on a bridge.
 func TestV3_UserDataAndTheAgentsScriptBothRun(t *testing.T) {
+	t.Parallel()
 	h := libvirtlab.Hosts(t)[0]
 	s := setup{factory: kvm2.NewFactory, hosts: []libvirtlab.Host{h}, source: serve(t, libvirtlab.FullImage(t)), memory: "512Mi", bridged: true}
 	s.alter = func(block *v1alpha1.LibvirtClass) { block.InstallGuestAgent = new(true) }

@@ -1,7 +1,8 @@
 //go:build libvirt
 
 // Package qemutest tries the libvirt providers on real hypervisors with real guests: sshd, libvirtd and QEMU of a lab, see
-// internal/libvirtlab. `make test-libvirt` runs it.
+// internal/libvirtlab. `make test-libvirt` runs it. Tests that do something to a host or to the images on it have a host of their
+// own or come one after the other; the rest runs in parallel, as many as there are cores.
 package qemutest
 
 import (

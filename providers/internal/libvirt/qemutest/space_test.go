@@ -24,6 +24,7 @@ func small(t *testing.T, name string, mib int) libvirtlab.Host {
 
 // TestV20_APoolWithoutSpaceMakesTheProxyWait: there is room for one disk and a half, of which nobody has written anything yet.
 func TestV20_APoolWithoutSpaceMakesTheProxyWait(t *testing.T) {
+	t.Parallel()
 	libvirtlab.Hosts(t)
 	h := small(t, "small", 1600)
 	c := mini(t, kvm2.NewFactory, h).open(t)
@@ -54,6 +55,7 @@ func TestV20_APoolWithoutSpaceMakesTheProxyWait(t *testing.T) {
 
 // TestV21_AGuestThatFillsTheDiskIsFoundOutAndCanBeReplaced: its thin disk meets the end of the host's file system.
 func TestV21_AGuestThatFillsTheDiskIsFoundOutAndCanBeReplaced(t *testing.T) {
+	t.Parallel()
 	libvirtlab.Hosts(t)
 	h := small(t, "full", 96)
 	c := mini(t, kvm.NewFactory, h).open(t) // kvm looks at no space before
@@ -75,8 +77,10 @@ func TestV21_AGuestThatFillsTheDiskIsFoundOutAndCanBeReplaced(t *testing.T) {
 	}
 }
 
-// TestV25_AHostLosesPower: nothing is taken for gone meanwhile; the machine comes back with its host, or is found not to.
+// TestV25_AHostLosesPowerAndBootsWithItsNetworkInactive: nothing is taken for gone meanwhile; the machine comes back with its
+// host, or is found not to.
 func TestV25_AHostLosesPowerAndBootsWithItsNetworkInactive(t *testing.T) {
+	t.Parallel()
 	libvirtlab.Hosts(t)
 	h := libvirtlab.Start(t, "power")
 	c := mini(t, kvm2.NewFactory, h).open(t)
