@@ -180,8 +180,8 @@ func TestBadCredentialsAreACondition(t *testing.T) {
 	})
 }
 
-// TestHostThatIsDownIsACondition: what runs keeps its machine, what is new waits, and both go on by themselves; there is never a
-// second machine.
+// TestHostThatIsDownIsACondition: what runs keeps its machine, what is new goes to the other host unless it must not, and what
+// waits goes on by itself; there is never a second machine.
 func TestHostThatIsDownIsACondition(t *testing.T) {
 	bothTypes(t, 2, func(t *testing.T, b *bed) {
 		onFirst := func(s *v1alpha1.ProxySpec) { s.Placement.Zone = b.Hosts[0].Name }
@@ -194,9 +194,14 @@ func TestHostThatIsDownIsACondition(t *testing.T) {
 		b.classReaches(false)
 		// The class as a whole works.
 		b.classSays(b.class, metav1.ConditionTrue, v1alpha1.ReasonReachable, "")
-		// Nobody can say whether the host has a machine of a new one, wherever that is to be.
-		for name, where := range map[string]func(*v1alpha1.ProxySpec){"there": onFirst, "anywhere": func(*v1alpha1.ProxySpec) {}} {
-			b.proxySays(b.make(name, b.class, where), metav1.ConditionUnknown, v1alpha1.ReasonProviderUnreachable, "cannot be reached")
+		b.proxySays(b.make("there", b.class, onFirst), metav1.ConditionUnknown, v1alpha1.ReasonProviderUnreachable, "cannot be reached")
+		for _, name := range []string{"one", "two"} {
+			px := b.make(name, b.class, func(*v1alpha1.ProxySpec) {})
+			b.proxySays(px, metav1.ConditionTrue, v1alpha1.ReasonRunning, "")
+			b.must(b.env.Client.Get(t.Context(), client.ObjectKeyFromObject(px), px))
+			if px.Status.Instance.Zone != b.Hosts[1].Name {
+				t.Errorf("%s is on %s", name, px.Status.Instance.Zone)
+			}
 		}
 		b.Hosts[0].SSHD.Start(t)
 		b.classReaches(true)
