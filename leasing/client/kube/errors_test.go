@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -26,8 +27,8 @@ func TestAFailedLeaseSaysWhenToTryAgain(t *testing.T) {
 		} {
 			lease := &v1alpha1.ProxyLease{}
 			lease.Status.Phase, lease.Status.RetryTime = v1alpha1.LeaseFailed, c.at
-			if e := failed(lease).(*client.Error); e.RetryAfter != c.want {
-				t.Errorf("%s: %s, want %s", name, e.RetryAfter, c.want)
+			if e, ok := errors.AsType[*client.Error](failed(lease)); !ok || e.RetryAfter != c.want {
+				t.Errorf("%s: %v, want %s", name, e, c.want)
 			}
 		}
 	})
