@@ -62,6 +62,9 @@ func newProviderCommand() *cobra.Command {
 	return command
 }
 
+// warner is a Factory that knows at the start of its manager what it will lack.
+type warner interface{ Warnings() []string }
+
 // runProvider runs the manager of one provider type until ctx ends.
 func runProvider(ctx context.Context, factory providers.Factory, o manager.Options) error {
 	if err := o.Validate(); err != nil {
@@ -104,6 +107,11 @@ func newProviderManager(ctx context.Context, factory providers.Factory, o manage
 	}
 	if err := provider.Add(mgr, options); err != nil {
 		return nil, err
+	}
+	if w, ok := factory.(warner); ok {
+		for _, warning := range w.Warnings() {
+			mgr.GetLogger().Error(nil, warning, "type", factory.Type())
+		}
 	}
 	return mgr, nil
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -103,4 +105,15 @@ func (f *Factory) Open(_ context.Context, class *v1alpha1.ProviderClass, rt prov
 }
 
 // readFile reads a file of the manager.
+// Warnings are what a manager says at its start: it works without SSH keys, until a class names one.
+func (f *Factory) Warnings() []string {
+	entries, err := os.ReadDir(f.Root + CredentialsDir)
+	// The kubelet's own entries are there without any key, too.
+	visible := slices.DeleteFunc(entries, func(e os.DirEntry) bool { return strings.HasPrefix(e.Name(), ".") })
+	if err == nil && len(visible) > 0 {
+		return nil
+	}
+	return []string{"There are no SSH keys at " + CredentialsDir + ": the Secret kvm-ssh is missing, or not mounted. Only classes with sshSecretRef reach their hosts"}
+}
+
 func (f *Factory) readFile(path string) ([]byte, error) { return os.ReadFile(f.Root + path) }
