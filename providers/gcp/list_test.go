@@ -179,19 +179,27 @@ func TestG45_ZoneThatIsDown(t *testing.T) {
 	}
 	there, here := newRequest("px-13", down), newRequest("px-0", "region0-a")
 	for _, test := range []struct {
-		ref  providers.Ref
-		want providers.Reason
+		ref     providers.Ref
+		want    providers.Reason
+		partial bool
 	}{
-		{refOf(there), providers.Unavailable},
-		{refOf(here), ""},
-		{providers.Ref{Name: there.Name}, providers.Unavailable},
-		{providers.Ref{Name: here.Name}, ""},
-		{providers.Ref{Name: "px-nobody"}, providers.Unavailable},
+		{refOf(there), providers.Unavailable, false},
+		{refOf(here), "", false},
+		{providers.Ref{Name: there.Name}, providers.Unavailable, true},
+		{providers.Ref{Name: here.Name}, "", false},
+		{providers.Ref{Name: "px-nobody"}, providers.Unavailable, true},
 	} {
-		if _, err := r.look(test.ref); providers.ReasonOf(err) != test.want {
-			t.Errorf("%s in %q: %v, want %q", test.ref.Name, test.ref.Zone, err, test.want)
+		if _, err := r.look(test.ref); providers.ReasonOf(err) != test.want || providers.IsPartial(err) != test.partial {
+			t.Errorf("%s in %q: %v, want %q, partial %t", test.ref.Name, test.ref.Zone, err, test.want, test.partial)
 		}
 	}
+	restore := r.Fail(computetest.Fault{Call: computetest.AggregatedList, Hang: true})
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if _, err := r.Get(ctx, providers.Ref{Name: "px-nobody"}); providers.ReasonOf(err) != providers.Unavailable || providers.IsPartial(err) {
+		t.Errorf("a list that does not come is taken for one of some zones: %v", err)
+	}
+	restore()
 	if err := r.Check(t.Context()); err != nil {
 		t.Errorf("one zone makes the class unusable: %v", err)
 	}
