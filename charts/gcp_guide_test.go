@@ -4,9 +4,7 @@ import (
 	"encoding/json"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -30,14 +28,10 @@ type walk struct {
 	gcloud, helm [][]string
 }
 
-// fence finds blocks of code: their language, and what is in them.
-var fence = regexp.MustCompile("(?ms)^```(sh|yaml)\n(.*?)^```$")
-
 // projectNumber is what gcloud is made to say of the project, as in the guide's own text.
 const projectNumber = "123456789012"
 
-// before and after stand around the commands. What waits for managers and machines, which are not there, does nothing; gcloud
-// and helm write down what they are asked.
+// before stands before the commands: gcloud and helm write down what they are asked.
 const before = `set -euo pipefail
 record() { printf '%s\0' "$@" >> "$OUT/$1"; printf '\n' >> "$OUT/$1"; }
 gcloud() {
@@ -48,12 +42,6 @@ gcloud() {
 	esac
 }
 helm() { record helm "$@"; }
-kubectl() {
-	case $1 in
-	wait | rollout) ;;
-	*) "$KUBECTL" "$@" ;;
-	esac
-}
 `
 
 // newWalk reads the guide.
@@ -70,9 +58,7 @@ func newWalk(t *testing.T, env *testenv.Env) *walk {
 			w.files[strings.TrimPrefix(first, "# ")] = block[2]
 		}
 	}
-	for _, name := range []string{"config", "charts"} {
-		must(t, os.CopyFS(filepath.Join(w.dir, name), os.DirFS(filepath.Join(root(t), name))))
-	}
+	likeTheRepository(t, w.dir)
 	w.write("values-gcp.yaml", "values-gcp.yaml with federation")
 	w.write("role.yaml", "role.yaml")
 	w.write("my-gcp/kustomization.yaml", "my-gcp/kustomization.yaml")
@@ -102,12 +88,7 @@ func (w *walk) parts() (way, back []string) {
 func (w *walk) run(commands []string) {
 	w.t.Helper()
 	out := w.t.TempDir()
-	shell := exec.CommandContext(w.t.Context(), "bash", "-c", before+strings.Join(commands, "\n"))
-	shell.Dir = w.dir
-	shell.Env = append(os.Environ(), "KUBECTL="+component(w.t, "kubectl"), "KUBECONFIG="+testenv.Kubeconfig(w.t, w.env.Config), "OUT="+out)
-	if text, err := shell.CombinedOutput(); err != nil {
-		w.t.Fatalf("%v\n%s", err, text)
-	}
+	carryOut(w.t, w.env, w.dir, before+strings.Join(commands, "\n"), "OUT="+out)
 	for name, into := range map[string]*[][]string{"gcloud": &w.gcloud, "helm": &w.helm} {
 		text, err := os.ReadFile(filepath.Join(out, name))
 		must(w.t, err)
@@ -250,14 +231,5 @@ func (w *walk) federation(pod *corev1.PodSpec) {
 // managerOf are the objects that a helm command of the guide makes.
 func (w *walk) managerOf(command []string) []*unstructured.Unstructured {
 	w.t.Helper()
-	args := slices.DeleteFunc(slices.Clone(command[1:]), func(word string) bool { return word == "--reuse-values" })
-	if args[0] != "upgrade" || args[1] != release {
-		w.t.Fatalf("helm does %v", args)
-	}
-	args[0] = "template"
-	helm := exec.CommandContext(w.t.Context(), component(w.t, "helm"), args...)
-	helm.Dir = w.dir
-	text, err := helm.Output()
-	must(w.t, err)
-	return objects(w.t, string(text))
+	return rendered(w.t, w.dir, command[1:])
 }

@@ -2,7 +2,6 @@ package charts_test
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -30,12 +29,6 @@ const aroundKvm = `set -euo pipefail
 mkdir -p ~/.ssh
 ssh-keyscan() { echo "${*: -1} $(cut -d' ' -f1,2 ~/.ssh/proxy-operator_ed25519.pub)"; }
 helm() { printf '%s\0' "$@" >> "$OUT"; printf '\n' >> "$OUT"; }
-kubectl() {
-	case $1 in
-	wait | rollout) ;;
-	*) "$KUBECTL" "$@" ;;
-	esac
-}
 `
 
 // kvmWalk is the guides of kvm and kvm2 as a person walks them.
@@ -67,13 +60,7 @@ func (w *kvmWalk) commands(guide string) (commands []string) {
 
 func (w *kvmWalk) run(commands ...string) {
 	w.t.Helper()
-	shell := exec.CommandContext(w.t.Context(), "bash", "-c", aroundKvm+strings.Join(commands, "\n"))
-	shell.Dir = w.dir
-	shell.Env = append(os.Environ(), "HOME="+filepath.Join(w.dir, "home"), "EDITOR=true", "OUT="+w.out,
-		"KUBECTL="+component(w.t, "kubectl"), "KUBECONFIG="+testenv.Kubeconfig(w.t, w.env.Config))
-	if text, err := shell.CombinedOutput(); err != nil {
-		w.t.Fatalf("%v\n%s", err, text)
-	}
+	carryOut(w.t, w.env, w.dir, aroundKvm+strings.Join(commands, "\n"), "HOME="+filepath.Join(w.dir, "home"), "EDITOR=true", "OUT="+w.out)
 }
 
 // managers are the provider managers that the last helm command leaves.
@@ -82,13 +69,7 @@ func (w *kvmWalk) managers() (names []string) {
 	text, err := os.ReadFile(w.out)
 	must(w.t, err)
 	lines := strings.Split(strings.TrimSuffix(string(text), "\x00\n"), "\x00\n")
-	args := slices.DeleteFunc(strings.Split(lines[len(lines)-1], "\x00"), func(word string) bool { return word == "--reuse-values" })
-	args[0] = "template"
-	helm := exec.CommandContext(w.t.Context(), component(w.t, "helm"), args...)
-	helm.Dir = w.dir
-	rendered, err := helm.Output()
-	must(w.t, err)
-	for _, object := range objects(w.t, string(rendered)) {
+	for _, object := range rendered(w.t, w.dir, strings.Split(lines[len(lines)-1], "\x00")) {
 		if object.GetKind() == "Deployment" && strings.Contains(object.GetName(), "-provider-kvm") {
 			names = append(names, object.GetName())
 		}
@@ -143,9 +124,7 @@ func TestKvmGuide_Walk(t *testing.T) {
 	if err := w.env.Client.Create(t.Context(), system); err != nil && !apierrors.IsAlreadyExists(err) {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"config", "charts"} {
-		must(t, os.CopyFS(filepath.Join(w.dir, name), os.DirFS(filepath.Join(root(t), name))))
-	}
+	likeTheRepository(t, w.dir)
 	makefile, err := os.ReadFile(filepath.Join(root(t), "Makefile"))
 	must(t, err)
 	must(t, os.WriteFile(filepath.Join(w.dir, "Makefile"), makefile, 0o600))

@@ -360,16 +360,8 @@ func TestH11_TheLeaderChangesWhileAFollowerWaits(t *testing.T) {
 		if err != nil || got.Ref.Name != leaseName(request) {
 			t.Fatalf("got %+v, %v", got, err)
 		}
-		w.api.mu.Lock()
-		leases := 0
-		for id := range w.api.objects {
-			if id.kind == "ProxyLease" {
-				leases++
-			}
-		}
-		w.api.mu.Unlock()
-		if leases != 1 || two.backend.ledger.Load(w.uidOf("p0")) != 1 {
-			t.Fatalf("%d leases", leases)
+		if leases := w.leasesStored(); len(leases) != 1 || two.backend.ledger.Load(w.uidOf("p0")) != 1 {
+			t.Fatalf("%d leases", len(leases))
 		}
 	})
 }

@@ -27,8 +27,8 @@ type Core struct {
 	http       *http.Client
 }
 
-// Start starts a core with the arguments, on free addresses of its own. The first of them is the subcommand. token is what the API asks for, and connections is
-// how many to it are kept open.
+// Start starts a core on free addresses of its own. The first of the arguments is the subcommand. token is what the API asks for,
+// and connections is how many to it are kept open.
 func Start(binary string, arguments []string, token string, connections int) (*Core, error) {
 	address, err := testenv.FreeAddress()
 	if err != nil {

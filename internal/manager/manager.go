@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"regexp"
 	"strings"
 	"time"
 
@@ -17,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/uuid"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
@@ -178,21 +176,6 @@ func New(cfg *rest.Config, role Role, o Options) (manager.Manager, error) {
 }
 
 // electionLock is the lock of the role's election, with what the caller wants around it; nil without an election.
-// identitySeparator is between the parts of a process's identity: the name of its host, a UUID that tells it from others there,
-// and perhaps an address.
-const identitySeparator = "_"
-
-// AddressOf is the address that a process advertises by its identity in the election; empty when it does not.
-func AddressOf(identity string) string {
-	if parts := advertising.FindStringSubmatch(identity); parts != nil {
-		return parts[1]
-	}
-	return ""
-}
-
-// advertising matches an identity with an address. Hosts have been seen with the separator in their names, so it goes by the UUID.
-var advertising = regexp.MustCompile(`^.*_[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}_(.+)$`)
-
 func electionLock(cfg *rest.Config, role Role, o Options) (resourcelock.Interface, error) {
 	if !o.LeaderElect {
 		return nil, nil
@@ -201,11 +184,7 @@ func electionLock(cfg *rest.Config, role Role, o Options) (resourcelock.Interfac
 	if err != nil {
 		return nil, fmt.Errorf("name this process for the election: %w", err)
 	}
-	// The host's name alone would let a restarted container take its predecessor's lease for its own.
-	identity := host + identitySeparator + string(uuid.NewUUID())
-	if o.AdvertisedAddress != "" {
-		identity += identitySeparator + o.AdvertisedAddress
-	}
+	identity := identityOf(host, o.AdvertisedAddress)
 	lock, err := resourcelock.NewFromKubeconfig(resourcelock.LeasesResourceLock, o.LeaderElectionNamespace, role.ElectionID(),
 		resourcelock.ResourceLockConfig{Identity: identity}, cfg, RenewDeadline)
 	if err != nil {

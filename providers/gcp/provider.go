@@ -273,7 +273,7 @@ func (p *Provider) page(ctx context.Context, s *session, filter string, size uin
 // incomplete tells what a page lacks. Only the two warnings that mean "nothing here" are harmless.
 func incomplete(answer *computepb.InstanceAggregatedList, pairs []compute.InstancesScopedListPair) error {
 	lacking := func(what string) error {
-		problem := providers.NewError(providers.Unavailable, opList, "the list of machines is not complete: a zone does not answer", fmt.Errorf("%s", what))
+		problem := providers.NewError(providers.Unavailable, opList, "the list of machines is not complete: a zone does not answer", errors.New(what))
 		problem.Local, problem.Partial = true, true
 		return problem
 	}

@@ -37,7 +37,14 @@ func (r *Reconciler) act(ctx context.Context, s *subject, a *Action) (more bool,
 		if err := r.holdClass(ctx, s); err != nil {
 			return false, err
 		}
-		return true, r.write(ctx, s, *a, recordIntent(s.desired, record, s.name, r.Clock.Now()), nil)
+		intent := recordIntent(s.desired, record, s.name, r.Clock.Now())
+		if first, ok := firstOf(s.px); ok && first.Zone != intent.Zone && r.unsettledFirst(first) {
+			// Until then it says where the only attempt is, see lookNearby.
+			if err := r.patch(ctx, s.px, func() { annotateIntent(s.px, intent) }); err != nil {
+				return false, err
+			}
+		}
+		return true, r.write(ctx, s, *a, intent, nil)
 	case Create:
 		return false, r.create(ctx, s, a, record)
 	case Delete:

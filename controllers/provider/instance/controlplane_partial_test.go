@@ -150,3 +150,29 @@ func TestDarkPlace_LostStatus(t *testing.T) {
 		})
 	}
 }
+
+// An attempt that is known to have come to nothing lets another place be tried at once, well before it has settled. Also then a
+// Proxy that loses its status, with that other place dark, gets no second instance.
+func TestDarkPlace_LostStatusAfterAnEndedAttempt(t *testing.T) {
+	s := newBed(t, fake.Behaviour{Start: time.Second, Operations: true, Zones: []string{"a", "b", "c"}})
+	px := s.proxy("px")
+	s.run(px, time.Minute, s.runs(px))
+	first := s.cloud.Instances()[0]
+	s.cloud.End(first.Name, providers.NewError(providers.Capacity, "", "the place is full", nil))
+	s.run(px, time.Minute, func() bool {
+		all := s.cloud.Instances()
+		return len(all) == 1 && all[0].Zone != first.Zone
+	})
+	if begun, _ := firstOf(s.get(px)); s.clock.Since(begun.Time.Time) >= s.Timing.Settle {
+		t.Fatalf("it took %s", s.clock.Since(begun.Time.Time))
+	}
+	s.cloud.Darken(s.cloud.Instances()[0].Zone)
+	s.wipeInstance(px)
+	next := s.newReconciler(s.client)
+	s.runWith(next, px, time.Hour, nil)
+	s.cloud.Darken()
+	s.runWith(next, px, time.Hour, s.runs(px))
+	if all := s.cloud.Instances(); len(all) != 1 {
+		t.Errorf("%+v", all)
+	}
+}

@@ -10,8 +10,9 @@ import (
 )
 
 // The first intent of a Proxy is one write with our finalizer: it is never there without it, and the API server has one write
-// less to do for each Proxy. The status cannot be written along with a finalizer, so that intent is in an
-// annotation. It counts as the record until there is one in the status, which then says more; nobody takes it away.
+// less to do for each Proxy. The status cannot be written along with a finalizer, so that intent is in an annotation. It counts
+// as the record until there is one in the status, which then says more; nobody takes it away. An attempt that moves to another
+// place before the first one has settled changes it.
 
 // firstIntent is what the annotation holds, as JSON.
 type firstIntent struct {

@@ -104,7 +104,6 @@ func (f *Factory) Open(_ context.Context, class *v1alpha1.ProviderClass, rt prov
 	return newProvider(f, rt, s, m), nil
 }
 
-// readFile reads a file of the manager.
 // Warnings are what a manager says at its start: it works without SSH keys, until a class names one.
 func (f *Factory) Warnings() []string {
 	entries, err := os.ReadDir(f.Root + CredentialsDir)
@@ -116,4 +115,5 @@ func (f *Factory) Warnings() []string {
 	return []string{"There are no SSH keys at " + CredentialsDir + ": the Secret kvm-ssh is missing, or not mounted. Only classes with sshSecretRef reach their hosts"}
 }
 
+// readFile reads a file of the manager.
 func (f *Factory) readFile(path string) ([]byte, error) { return os.ReadFile(f.Root + path) }

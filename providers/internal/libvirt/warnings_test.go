@@ -14,7 +14,7 @@ func TestAManagerWithoutKeysSaysSo(t *testing.T) {
 	wants := func(when string, n int) {
 		t.Helper()
 		got := f.Warnings()
-		if len(got) != n || n > 0 && !(strings.Contains(got[0], "kvm-ssh") && strings.Contains(got[0], "sshSecretRef")) {
+		if len(got) != n || n > 0 && (!strings.Contains(got[0], "kvm-ssh") || !strings.Contains(got[0], "sshSecretRef")) {
 			t.Errorf("%s: %q", when, got)
 		}
 	}

@@ -78,7 +78,8 @@ func (e *Engine) vanished(ref providers.Ref) {
 }
 
 // Tidy deletes volumes that appeared after their machine was removed. It knows them by the incarnations whose building this
-// process has lost, or the operator has recorded, not by what lies in the pool: a pool may be shared with hosts whose machines cannot be seen from here.
+// process has lost, or the operator has recorded, not by what lies in the pool: a pool may be shared with hosts whose machines
+// cannot be seen from here.
 func (e *Engine) Tidy(ctx context.Context) error {
 	suspects := e.Lost.all()
 	if len(suspects) == 0 {
