@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -17,6 +18,7 @@ import (
 	"crawl.example.com/egress-proxies-operator/leasing/grant"
 	"crawl.example.com/egress-proxies-operator/leasing/httpapi"
 	"crawl.example.com/egress-proxies-operator/leasing/ledger"
+	"crawl.example.com/egress-proxies-operator/leasing/peer"
 	"crawl.example.com/egress-proxies-operator/leasing/record"
 	"crawl.example.com/egress-proxies-operator/leasing/wire"
 )
@@ -154,7 +156,13 @@ func (b Backend) Report(ctx context.Context, ref httpapi.Ref, r httpapi.Report) 
 	if err := b.TakeReport(ctx, lease, report, r.RetryAfter, first); err != nil {
 		return unavailable(err)
 	}
-	if !first || !cooldown.Cools(r.Result) {
+	if !cooldown.Cools(r.Result) {
+		return nil
+	}
+	if binding, ok := record.BindingOf(lease); ok {
+		b.tellLeader(ctx, peer.Notice{Proxy: types.NamespacedName{Namespace: lease.Namespace, Name: binding.ProxyName}})
+	}
+	if !first {
 		return nil
 	}
 	// So that a restart does not take the next report of this lease for a first one. The cooldown is stored already, so
@@ -176,10 +184,14 @@ func (b Backend) Release(ctx context.Context, ref httpapi.Ref) error {
 	defer cancel()
 	key := types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}
 	lease := &v1alpha1.ProxyLease{}
-	// Only an exclusive lease has to be known: it lets go of its proxy.
+	// Only an exclusive lease has to be known: it lets go of its proxy. The leader knows those that the cache does not show yet.
 	if err := b.Client.Get(ctx, key, lease); err != nil || lease.UID != ref.UID {
-		lease = &v1alpha1.ProxyLease{}
-		lease.Namespace, lease.Name, lease.UID = ref.Namespace, ref.Name, ref.UID
+		lease = unread(ref)
+		if !b.Recovered() {
+			if read, err := b.read(ctx, ref); err == nil {
+				lease = read
+			}
+		}
 	}
 	namesake, err := b.Allocator.Release(ctx, lease)
 	if err != nil {
@@ -190,7 +202,13 @@ func (b Backend) Release(ctx context.Context, ref httpapi.Ref) error {
 	}
 	b.consumed.add(key, b.Clock.Now())
 	b.metrics.ended.WithLabelValues(v1alpha1.ReasonReleased).Inc()
+	b.tellLeader(ctx, peer.Notice{Released: ref, Proxy: b.pipeline.Exclusive(lease)})
 	return nil
+}
+
+// unread is a lease of which no more is known.
+func unread(ref httpapi.Ref) *v1alpha1.ProxyLease {
+	return &v1alpha1.ProxyLease{ObjectMeta: metav1.ObjectMeta{Namespace: ref.Namespace, Name: ref.Name, UID: ref.UID}}
 }
 
 // alive reads a lease that has not ended.

@@ -4,10 +4,13 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
 	"crawl.example.com/egress-proxies-operator/leasing/httpapi"
 	"crawl.example.com/egress-proxies-operator/leasing/peer"
 	"crawl.example.com/egress-proxies-operator/leasing/wire"
@@ -17,6 +20,8 @@ import (
 type Leader interface {
 	// Lease asks for a lease. The error is peer.ErrNotAsked when the leader does not act, and peer.ErrUnknown when it may.
 	Lease(ctx context.Context, call peer.Call) (peer.Answer, error)
+	// Tell tells it of what a call has written. The error says that it may not have heard of it.
+	Tell(ctx context.Context, n peer.Notice) error
 }
 
 // What became of a request to the leader, as metrics name it.
@@ -28,6 +33,9 @@ const (
 
 // askingPatience bounds the time in which the leader answers a replica. It answers for a write that hangs within ten seconds.
 const askingPatience = 12 * time.Second
+
+// tellingPatience bounds the time in which the leader hears of what a call has written. It will hear of it anyway.
+const tellingPatience = time.Second
 
 // passed is what became of a call that was passed to the leader. Unless it is done it goes on by an object; doubt says that the
 // leader may act all the same.
@@ -96,4 +104,45 @@ func (b Backend) leaseForReplica(ctx context.Context, call peer.Call) (peer.Answ
 		return peer.Answer{Error: httpapi.Failed()}, nil
 	}
 	return peer.Answer{Lease: lease, Replayed: replayed}, nil
+}
+
+// tellLeader tells the leader of what a call has written, so that what the caller asks next, of whichever replica, finds it.
+// When that fails the leader learns of it by its watch alone.
+func (b Backend) tellLeader(ctx context.Context, n peer.Notice) {
+	if b.Leader == nil || role(b.role.Load()) != follows {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, tellingPatience)
+	defer cancel()
+	if err := b.Leader.Tell(ctx, n); err != nil {
+		b.Log.V(1).Info("The leader was not told of what a call has changed; its watch will", "notice", n, "reason", err.Error())
+	}
+}
+
+// noticed takes in, as the leader, what a call to another replica has written. How a Proxy is now is asked of the API server:
+// the watch may have shown something newer.
+func (b Backend) noticed(ctx context.Context, n peer.Notice) error {
+	if !b.Recovered() || !b.Leads() {
+		return peer.ErrNotAsked
+	}
+	if n.Proxy.Name != "" {
+		px := &v1alpha1.Proxy{}
+		switch err := b.Live.Get(ctx, n.Proxy, px); {
+		case err == nil:
+			b.pipeline.Written(px)
+		case client.IgnoreNotFound(err) != nil:
+			return fmt.Errorf("read proxy %s: %w", n.Proxy, err)
+		}
+	}
+	if n.Released.UID != "" {
+		lease := unread(n.Released)
+		b.consumed.add(client.ObjectKeyFromObject(lease), b.Clock.Now())
+		defer b.ended(lease)
+		exclusive := n.Proxy
+		if exclusive.Name == "" {
+			exclusive = b.pipeline.Exclusive(lease)
+		}
+		return b.pipeline.Deleted(ctx, client.ObjectKeyFromObject(lease), lease.UID, exclusive)
+	}
+	return nil
 }

@@ -103,7 +103,7 @@ func NewHTTPServer(a *Allocator, o HTTPOptions) (*HTTPServer, error) {
 	}
 	return &HTTPServer{
 		allocator: a, signer: signer, listener: o.Listener, tls: o.TLS != nil, log: log, clock: a.Clock,
-		peers: &peer.Server{Lease: backend.leaseForReplica, Log: log.WithName("peer")}, peersAt: o.PeerListener,
+		peers: &peer.Server{Lease: backend.leaseForReplica, Noticed: backend.noticed, Log: log.WithName("peer")}, peersAt: o.PeerListener,
 		server: &http.Server{
 			Addr: o.Address, Handler: api.Handler(), TLSConfig: o.TLS, ReadHeaderTimeout: headerTimeout, ReadTimeout: bodyTimeout,
 			WriteTimeout: answerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,

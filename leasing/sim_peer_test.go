@@ -47,8 +47,28 @@ func (w *simWorld) believed(r *rand.Rand) *simProcess {
 
 // Lease implements Leader.
 func (s *simPeer) Lease(ctx context.Context, call peer.Call) (peer.Answer, error) {
+	patience := 8 * time.Second
+	if call.Request.Wait > 0 {
+		patience = 20 * time.Second
+	}
+	return convey(ctx, s, call.Name, patience, func(ctx context.Context, leader Backend) (peer.Answer, error) {
+		return leader.leaseForReplica(ctx, call)
+	})
+}
+
+// Tell implements Leader.
+func (s *simPeer) Tell(ctx context.Context, n peer.Notice) error {
+	_, err := convey(ctx, s, fmt.Sprint("notice", n), 8*time.Second, func(ctx context.Context, leader Backend) (struct{}, error) {
+		return struct{}{}, leader.noticed(ctx, n)
+	})
+	return err
+}
+
+// convey brings a request to the one that is taken for the leader, and its answer back, or does not.
+func convey[T any](ctx context.Context, s *simPeer, name string, patience time.Duration, act func(ctx context.Context, leader Backend) (T, error)) (T, error) {
+	var nothing T
 	w := s.proc.world
-	r := s.dice(call.Name)
+	r := s.dice(name)
 	leader, there, back := w.believed(r), time.Duration(1+r.IntN(5_000_000)), time.Duration(1+r.IntN(5_000_000))
 	fate, cut := r.IntN(8), r.IntN(2) == 0
 	if r.IntN(100) >= w.badness() {
@@ -56,15 +76,15 @@ func (s *simPeer) Lease(ctx context.Context, call peer.Call) (peer.Answer, error
 	}
 	if leader == nil || leader == s.proc || leader.dead() || fate == 0 {
 		_ = pause(ctx, there)
-		return peer.Answer{}, peer.ErrNotAsked
+		return nothing, peer.ErrNotAsked
 	}
 	s.proc.gate()
 	if s.proc.dead() {
-		return peer.Answer{}, peer.ErrUnknown
+		return nothing, peer.ErrUnknown
 	}
 	if fate == 1 { // lost on the way there
 		_ = pause(ctx, 6*time.Second)
-		return peer.Answer{}, peer.ErrUnknown
+		return nothing, peer.ErrUnknown
 	}
 	if fate == 2 {
 		there += time.Duration(r.IntN(20_000)) * time.Millisecond
@@ -72,7 +92,7 @@ func (s *simPeer) Lease(ctx context.Context, call peer.Call) (peer.Answer, error
 	// That the one who asks has given up may be noticed, or not.
 	acting, notice := context.WithTimeout(leader.ctx, time.Minute)
 	type result struct {
-		answer peer.Answer
+		answer T
 		err    error
 	}
 	answered := make(chan result, 1)
@@ -83,22 +103,19 @@ func (s *simPeer) Lease(ctx context.Context, call peer.Call) (peer.Answer, error
 		if leader.dead() {
 			return
 		}
-		answer, err := leader.backend.leaseForReplica(acting, call)
+		answer, err := act(acting, leader.backend)
 		leader.gate()
 		if !leader.dead() {
 			answered <- result{answer, err}
 		}
 	}()
-	gaveUp := func() (peer.Answer, error) {
+	gaveUp := func() (T, error) {
 		if cut {
 			notice()
 		}
-		return peer.Answer{}, peer.ErrUnknown
+		return nothing, peer.ErrUnknown
 	}
-	silence := time.NewTimer(8 * time.Second)
-	if call.Request.Wait > 0 {
-		silence.Reset(20 * time.Second)
-	}
+	silence := time.NewTimer(patience)
 	defer silence.Stop()
 	select {
 	case <-ctx.Done():
@@ -111,7 +128,7 @@ func (s *simPeer) Lease(ctx context.Context, call peer.Call) (peer.Answer, error
 		_ = pause(ctx, back)
 		s.proc.gate()
 		if fate == 3 || s.proc.dead() { // the answer is lost
-			return peer.Answer{}, peer.ErrUnknown
+			return nothing, peer.ErrUnknown
 		}
 		return got.answer, got.err
 	}

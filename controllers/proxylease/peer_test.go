@@ -2,6 +2,7 @@ package proxylease
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"net"
@@ -25,8 +26,13 @@ func (f *fleet) pair(options ...coreOption) (leader, follower *core) {
 	follower = f.start(append(options, asking(peers.Addr().String()))...)
 	eventually(f.t, "the leader answers the other replica", func() string {
 		follower.writes.take()
-		lease := follower.acquire(201, `{"ttlSeconds":60}`)
+		// Until the leader can be told of a release, it learns of one by its watch, and may refuse the next call.
+		status, body := follower.call(http.MethodPost, "/v1/leases", `{"ttlSeconds":60}`)
 		writes := follower.writes.take()
+		var lease httpLease
+		if err := json.Unmarshal(body, &lease); status != 201 || err != nil {
+			return fmt.Sprint(status, string(body))
+		}
 		follower.call(http.MethodDelete, "/v1/leases/"+lease.LeaseID, "")
 		if len(writes) > 0 {
 			return fmt.Sprint(writes)
@@ -97,6 +103,34 @@ func TestAReplicaAsksTheLeader(t *testing.T) {
 	}
 	if n := len(f.leases()); n != 2 {
 		t.Errorf("%d leases are stored", n)
+	}
+}
+
+// A proxy that was given back by one call is there for the next, and one that was reported is not, whichever replicas are called.
+func TestWhatACallHasChangedTheNextFindsAtEveryReplica(t *testing.T) {
+	f := newFleet(t)
+	f.proxy("a", capacity(1))
+	leader, follower := f.pair()
+	cores := []*core{leader, follower}
+	for i := range 40 {
+		at := func(bit int) *core { return cores[i>>bit&1] }
+		mode := []v1alpha1.LeaseMode{v1alpha1.LeaseShared, v1alpha1.LeaseExclusive}[i>>2&1]
+		lease := at(0).acquire(201, fmt.Sprintf(`{"mode":%q}`, mode))
+		if status, body := at(1).call(http.MethodDelete, "/v1/leases/"+lease.LeaseID, ""); status != 204 {
+			t.Fatalf("%d %s", status, body)
+		}
+	}
+	for i := range 20 {
+		lease := cores[i&1].acquire(201, fmt.Sprintf(`{"targets":["t%d.example"]}`, i))
+		report := fmt.Sprintf(`{"result":"rate_limited","target":"t%d.example"}`, i)
+		if status, body := follower.call(http.MethodPost, "/v1/leases/"+lease.LeaseID+"/report", report); status != 204 {
+			t.Fatalf("%d %s", status, body)
+		}
+		follower.call(http.MethodDelete, "/v1/leases/"+lease.LeaseID, "")
+		again := fmt.Sprintf(`{"targets":["t%d.example"]}`, i)
+		if p := cores[i>>1&1].refused(503, wire.CodeNoProxy, http.MethodPost, "/v1/leases", again); p.Reason != v1alpha1.ReasonCooling {
+			t.Errorf("%+v", p)
+		}
 	}
 }
 

@@ -335,6 +335,7 @@ func (p *Pipeline) settles(err error, unanswered time.Time) bool {
 // exclusive lease lets go of its proxy.
 func (p *Pipeline) Release(ctx context.Context, lease *v1alpha1.ProxyLease) (namesake bool, err error) {
 	key := client.ObjectKeyFromObject(lease)
+	exclusive := p.Exclusive(lease) // the event of the deletion may be handled before this is
 	for wait := p.backoff(ctx); ; {
 		err := attempt(ctx, func(ctx context.Context) error {
 			return p.Client.Delete(ctx, &v1alpha1.ProxyLease{ObjectMeta: metav1.ObjectMeta{Namespace: lease.Namespace, Name: lease.Name}},
@@ -348,10 +349,30 @@ func (p *Pipeline) Release(ctx context.Context, lease *v1alpha1.ProxyLease) (nam
 			return false, fmt.Errorf("delete lease %s: %w", key, err)
 		}
 	}
-	p.Ledger.Released(key, lease.UID, p.Clock.Now())
+	return namesake, p.Deleted(ctx, key, lease.UID, exclusive)
+}
+
+// Deleted takes in that a lease was deleted, by this replica or another one. The proxy that it had for itself, if any, is free
+// when Deleted returns.
+func (p *Pipeline) Deleted(ctx context.Context, key types.NamespacedName, uid types.UID, exclusive types.NamespacedName) error {
+	p.Ledger.Released(key, uid, p.Clock.Now())
 	p.changed()
-	if b, ok := record.BindingOf(lease); ok && lease.Spec.Mode == v1alpha1.LeaseExclusive {
-		return namesake, p.Unclaim(ctx, types.NamespacedName{Namespace: lease.Namespace, Name: b.ProxyName}, lease.UID)
+	if exclusive.Name == "" {
+		return nil
 	}
-	return namesake, nil
+	return p.Unclaim(ctx, exclusive, uid)
+}
+
+// Exclusive is the proxy that a lease has for itself; without a name when there is none, or none is known. Of a lease that the
+// cache does not show yet only the name and the UID are needed: the ledger of the leader may have it.
+func (p *Pipeline) Exclusive(lease *v1alpha1.ProxyLease) (proxy types.NamespacedName) {
+	b, ok := record.BindingOf(lease)
+	mode := lease.Spec.Mode
+	if known, found := p.Ledger.Lookup(client.ObjectKeyFromObject(lease)); !ok && found && known.UID == lease.UID {
+		b, mode = known.Binding, known.Mode
+	}
+	if mode != v1alpha1.LeaseExclusive || b.ProxyName == "" {
+		return proxy
+	}
+	return types.NamespacedName{Namespace: lease.Namespace, Name: b.ProxyName}
 }

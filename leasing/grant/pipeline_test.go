@@ -162,3 +162,52 @@ func TestBindIsNotRepeatedWithoutTheLeadership(t *testing.T) {
 		t.Fatalf("%d writes", n)
 	}
 }
+
+// The proxy of an exclusive lease is free when its release is answered, although no watch has shown the lease, and although
+// the watch shows its end first.
+func TestAReleasedExclusiveLeaseHasLetGoOfItsProxy(t *testing.T) {
+	for _, first := range []string{"the answer", "the event"} {
+		t.Run(first+" comes first", func(t *testing.T) {
+			var p *Pipeline
+			var created *v1alpha1.ProxyLease
+			p = newPipeline(t, interceptor.Funcs{
+				Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+					o.SetUID("u")
+					return c.Create(ctx, o, opts...)
+				},
+				Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
+					err := c.Delete(ctx, o, opts...)
+					if first == "the event" {
+						p.Ledger.DeleteLease(created)
+					}
+					return err
+				},
+			}, fixture.Proxy("team", "p"))
+			want := wanted("team", "l")
+			want.Spec.Mode = v1alpha1.LeaseExclusive
+			r, err := p.Ledger.Reserve(ledger.Request{
+				Lease: client.ObjectKeyFromObject(want), Holder: "h", Selector: labels.Everything(), Mode: v1alpha1.LeaseExclusive,
+			}, time.Now())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if created, err = p.Create(t.Context(), want, r, 60, true); err != nil {
+				t.Fatal(err)
+			}
+			key := types.NamespacedName{Namespace: "team", Name: "p"}
+			if named := p.Ledger.Proxy(key, "").Status.Exclusive; named == nil || named.LeaseUID != created.UID {
+				t.Fatalf("the proxy names %v", named)
+			}
+			if _, err := p.Release(t.Context(), fixture.Lease("team", "l", func(l *v1alpha1.ProxyLease) { l.UID = created.UID })); err != nil {
+				t.Fatal(err)
+			}
+			stored := &v1alpha1.Proxy{}
+			if err := p.Live.Get(t.Context(), key, stored); err != nil {
+				t.Fatal(err)
+			}
+			if known := p.Ledger.Proxy(key, ""); stored.Status.Exclusive != nil || known.Status.Exclusive != nil {
+				t.Errorf("it is stored that it names %v, and known that it names %v", stored.Status.Exclusive, known.Status.Exclusive)
+			}
+		})
+	}
+}

@@ -39,10 +39,7 @@ func (p *Pipeline) UpdateProxy(ctx context.Context, key types.NamespacedName, ui
 			})
 			switch {
 			case err == nil:
-				if before := p.Ledger.AnswerProxy(px); before != nil && p.OnProxy != nil {
-					p.OnProxy(before, px)
-				}
-				p.changed()
+				p.Written(px)
 				return px, nil
 			case ctx.Err() != nil || !apierrors.IsConflict(err) && !apierrors.IsNotFound(err):
 				return nil, fmt.Errorf("write status of proxy %s: %w", key, err)
@@ -57,6 +54,14 @@ func (p *Pipeline) UpdateProxy(ctx context.Context, key types.NamespacedName, ui
 			return nil, fmt.Errorf("read proxy %s: %w", key, err)
 		}
 	}
+}
+
+// Written takes in a Proxy as it is after a write of its status, by this replica or another one.
+func (p *Pipeline) Written(px *v1alpha1.Proxy) {
+	if before := p.Ledger.AnswerProxy(px); before != nil && p.OnProxy != nil {
+		p.OnProxy(before, px)
+	}
+	p.changed()
 }
 
 // Claim makes a Proxy name an exclusive lease that exists, unless it names another one: of two leases, whoever wrote them,

@@ -46,52 +46,65 @@ type Client struct {
 func (c *Client) Lease(ctx context.Context, call Call) (Answer, error) {
 	ctx, span := tracing.Start(ctx, "Ask the leader")
 	defer span.End()
+	var answer Answer
+	err := c.post(ctx, pathLease, call, &answer)
+	return answer, err
+}
+
+// Tell tells the leader of what was written. The error says that it may not have heard of it.
+func (c *Client) Tell(ctx context.Context, n Notice) error {
+	ctx, span := tracing.Start(ctx, "Tell the leader")
+	defer span.End()
+	return c.post(ctx, pathNotice, n, &struct{}{})
+}
+
+// post sends what the leader shall know, and reads what it answers.
+func (c *Client) post(ctx context.Context, path string, what, answer any) error {
 	address := c.Leader()
 	if address == "" {
-		return Answer{}, ErrNotAsked
+		return ErrNotAsked
 	}
-	data, err := json.Marshal(call)
+	data, err := json.Marshal(what)
 	if err != nil {
-		return Answer{}, errors.Join(ErrNotAsked, err)
+		return errors.Join(ErrNotAsked, err)
 	}
 	var sent atomic.Bool
 	tracked := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaders: func() { sent.Store(true) }})
 	request, err := http.NewRequestWithContext(tracked, http.MethodPost, "https://"+address+path, bytes.NewReader(data))
 	if err != nil {
-		return Answer{}, errors.Join(ErrNotAsked, err)
+		return errors.Join(ErrNotAsked, err)
 	}
 	request.Header.Set(headerVersion, version.String())
 	otel.GetTextMapPropagator().Inject(ctx, propagation.HeaderCarrier(request.Header))
 	conn, err := c.connection(ctx, address)
 	if err != nil {
-		return Answer{}, errors.Join(ErrNotAsked, err)
+		return errors.Join(ErrNotAsked, err)
 	}
 	response, err := conn.RoundTrip(request)
 	switch {
 	case err != nil && !sent.Load():
-		return Answer{}, errors.Join(ErrNotAsked, err)
+		return errors.Join(ErrNotAsked, err)
 	case err != nil:
-		return Answer{}, errors.Join(ErrUnknown, err)
+		return errors.Join(ErrUnknown, err)
 	}
-	return read(response)
+	return read(response, answer)
 }
 
-func read(response *http.Response) (Answer, error) {
+func read(response *http.Response, answer any) error {
 	defer func() { _ = response.Body.Close() }()
 	body, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
 	switch {
 	case response.StatusCode == http.StatusMisdirectedRequest:
-		return Answer{}, ErrNotAsked
+		return ErrNotAsked
 	case err != nil:
-		return Answer{}, errors.Join(ErrUnknown, err)
+		return errors.Join(ErrUnknown, err)
 	case response.StatusCode != http.StatusOK:
-		return Answer{}, fmt.Errorf("%w: %s", ErrUnknown, response.Status)
+		return fmt.Errorf("%w: %s", ErrUnknown, response.Status)
 	}
-	var answer Answer
-	if err := json.Unmarshal(body, &answer); err != nil {
-		return Answer{}, errors.Join(ErrUnknown, err)
+	if err := json.Unmarshal(body, answer); err != nil {
+		return errors.Join(ErrUnknown, err)
 	}
-	return answer, nil
+	return nil
 }
 
 // connection is the one to an address. Who finds none makes it, and the others wait for that.

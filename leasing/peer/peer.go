@@ -1,4 +1,5 @@
-// Package peer lets a replica that does not lead ask the leader for a lease, on behalf of a call to its HTTP API.
+// Package peer lets a replica that does not lead ask the leader for a lease, on behalf of a call to its HTTP API, and tell it of
+// what a call has changed, before the leader's watch does.
 //
 // It is a short cut and nothing more. A lease that the leader makes is one write to the API server; one that another replica
 // asks for by an object is two, and the second costs the API server more than twice what the first does. Whenever the leader
@@ -13,6 +14,8 @@ import (
 	"errors"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"crawl.example.com/egress-proxies-operator/leasing/httpapi"
 )
 
@@ -20,8 +23,8 @@ const (
 	// DefaultAddress is where a leader is asked by the other replicas.
 	DefaultAddress = ":8091"
 
-	// path of the one request that there is.
-	path = "/lease"
+	// Paths of the two requests that there are.
+	pathLease, pathNotice = "/lease", "/notice"
 	// headerVersion has the version of the operator. Replicas of two versions do not ask each other: what a field of one means
 	// the other need not know.
 	headerVersion = "Egress-Operator-Version"
@@ -51,6 +54,15 @@ type Answer struct {
 	Lease    httpapi.Lease  `json:"lease"`
 	Replayed bool           `json:"replayed"`
 	Error    *httpapi.Error `json:"error,omitempty"`
+}
+
+// Notice names what a call to another replica has written. What its caller asks next, of any replica, may depend on that, and
+// the leader's watch tells of it a little later. It is true or late, but never wrong: what it says is stored already.
+type Notice struct {
+	// Released is a lease that was deleted, because its holder gave it back; without a UID: there is none.
+	Released httpapi.Ref `json:"released"`
+	// Proxy is one whose status was written, or which that lease had for itself; without a name: there is none.
+	Proxy types.NamespacedName `json:"proxy"`
 }
 
 // Times of the short cut.

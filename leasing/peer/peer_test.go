@@ -15,9 +15,11 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"crawl.example.com/egress-proxies-operator/apis/crawl/v1alpha1"
+	"crawl.example.com/egress-proxies-operator/internal/version"
 	"crawl.example.com/egress-proxies-operator/leasing/httpapi"
 )
 
@@ -26,6 +28,14 @@ var seed = bytes.Repeat([]byte{7}, SeedSize)
 // leader answers on loopback until the test ends, and gives its address.
 func leader(t *testing.T, seed []byte, lease func(context.Context, Call) (Answer, error)) (address string, stop func()) {
 	t.Helper()
+	return serving(t, seed, &Server{Lease: lease, Log: logr.Discard(), Noticed: func(context.Context, Notice) error {
+		t.Error("it is told something")
+		return nil
+	}})
+}
+
+func serving(t *testing.T, seed []byte, server *Server) (address string, stop func()) {
+	t.Helper()
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -33,7 +43,7 @@ func leader(t *testing.T, seed []byte, lease func(context.Context, Call) (Answer
 	ctx, cancel := context.WithCancel(context.Background())
 	var done sync.WaitGroup
 	done.Go(func() {
-		if err := (&Server{Lease: lease, Log: logr.Discard()}).Serve(ctx, listener, seed); err != nil {
+		if err := server.Serve(ctx, listener, seed); err != nil {
 			t.Error(err)
 		}
 	})
@@ -79,6 +89,26 @@ func TestTheLeaderIsAskedForALease(t *testing.T) {
 	want.Request.Identity = "token"
 	if diff := cmp.Diff(want, asked); diff != "" {
 		t.Error(diff)
+	}
+}
+
+func TestTheLeaderIsToldOfWhatWasWritten(t *testing.T) {
+	want := Notice{Released: httpapi.Ref{Namespace: "team", Name: "l", UID: "u"}, Proxy: types.NamespacedName{Namespace: "team", Name: "p"}}
+	var told Notice
+	var outcome error
+	address, _ := serving(t, seed, &Server{Log: logr.Discard(), Noticed: func(_ context.Context, n Notice) error { told = n; return outcome }})
+	c, _ := asking(address)
+	if err := c.Tell(t.Context(), want); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, told); diff != "" {
+		t.Error(diff)
+	}
+	for _, kind := range []struct{ outcome, want error }{{ErrNotAsked, ErrNotAsked}, {errors.New("etcd"), ErrUnknown}} {
+		outcome = kind.outcome
+		if err := c.Tell(t.Context(), want); !errors.Is(err, kind.want) {
+			t.Errorf("%v, want %v", err, kind.want)
+		}
 	}
 }
 
@@ -308,7 +338,7 @@ func TestStrangersAndOtherVersionsAreNotServed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	post := func(config *tls.Config, header, body string) (int, error) {
+	post := func(config *tls.Config, path, header, body string) (int, error) {
 		client := &http.Client{Transport: &http.Transport{TLSClientConfig: config, ForceAttemptHTTP2: true}}
 		defer client.CloseIdleConnections()
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+address+path, bytes.NewReader([]byte(body)))
@@ -322,13 +352,18 @@ func TestStrangersAndOtherVersionsAreNotServed(t *testing.T) {
 		}
 		return response.StatusCode, response.Body.Close()
 	}
-	if _, err := post(&tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}, "v", "{}"); err == nil {
-		t.Error("a stranger gets an answer")
-	}
-	for header, body := range map[string]string{"another": `{"name":"n"}`, "": ``} {
-		if status, err := post(known, header, body); err != nil || status != http.StatusMisdirectedRequest {
-			t.Errorf("%q: %d, %v", header, status, err)
+	for _, path := range []string{pathLease, pathNotice, "/other"} {
+		if _, err := post(&tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}, path, version.String(), "{}"); err == nil {
+			t.Errorf("%s: a stranger gets an answer", path)
 		}
+		for _, sent := range [][2]string{{"another", `{"name":"n"}`}, {version.String(), ``}, {version.String(), `[]`}} {
+			if status, err := post(known, path, sent[0], sent[1]); err != nil || status != http.StatusMisdirectedRequest {
+				t.Errorf("%s %q: %d, %v", path, sent, status, err)
+			}
+		}
+	}
+	if status, err := post(known, pathLease, version.String(), `{}`); err != nil || status != http.StatusMisdirectedRequest {
+		t.Errorf("a lease without a name: %d, %v", status, err)
 	}
 }
 

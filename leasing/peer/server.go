@@ -33,7 +33,9 @@ type Server struct {
 	// Lease makes a lease as the leader. An error says that it was not asked (ErrNotAsked: this replica does not lead) or
 	// that the outcome is not known (any other one).
 	Lease func(ctx context.Context, call Call) (Answer, error)
-	Log   logr.Logger
+	// Noticed takes in, as the leader, what a call to another replica has written. The errors are those of Lease.
+	Noticed func(ctx context.Context, n Notice) error
+	Log     logr.Logger
 }
 
 // Serve answers on a listener, for those who know the secret, until ctx ends; then calls that run may finish.
@@ -65,37 +67,55 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, seed []byte) 
 }
 
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
-	ctx, span := tracing.Start(otel.GetTextMapPropagator().Extract(log.IntoContext(r.Context(), s.Log), propagation.HeaderCarrier(r.Header)), "Lease for another replica")
-	defer span.End()
-	if r.Method != http.MethodPost || r.URL.Path != path || r.Header.Get(headerVersion) != version.String() {
+	ctx := otel.GetTextMapPropagator().Extract(log.IntoContext(r.Context(), s.Log), propagation.HeaderCarrier(r.Header))
+	switch {
+	case r.Method != http.MethodPost || r.Header.Get(headerVersion) != version.String():
 		http.Error(w, "another version", http.StatusMisdirectedRequest)
-		return
+	case r.URL.Path == pathLease:
+		ctx, span := tracing.Start(ctx, "Lease for another replica")
+		defer span.End()
+		handle(s, w, r, func(call Call) (Answer, error) {
+			if call.Name == "" {
+				return Answer{}, ErrNotAsked
+			}
+			call.Request.Identity = call.Identity
+			return s.Lease(ctx, call)
+		})
+	case r.URL.Path == pathNotice:
+		ctx, span := tracing.Start(ctx, "Notice of another replica")
+		defer span.End()
+		handle(s, w, r, func(n Notice) (struct{}, error) { return struct{}{}, s.Noticed(ctx, n) })
+	default:
+		http.Error(w, "another version", http.StatusMisdirectedRequest)
 	}
-	var call Call
+}
+
+// handle reads a request, does what it asks for and writes what came of it.
+func handle[In, Out any](s *Server, w http.ResponseWriter, r *http.Request, do func(In) (Out, error)) {
+	var in In
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err == nil {
-		err = json.Unmarshal(body, &call)
+		err = json.Unmarshal(body, &in)
 	}
-	if err != nil || call.Name == "" {
+	if err != nil {
 		http.Error(w, "not a call", http.StatusMisdirectedRequest)
 		return
 	}
-	call.Request.Identity = call.Identity
-	answer, err := s.Lease(ctx, call)
+	out, err := do(in)
 	switch {
 	case errors.Is(err, ErrNotAsked):
 		http.Error(w, "not leading", http.StatusMisdirectedRequest)
 		return
 	case err != nil:
-		s.Log.Error(err, "Lease for another replica", "lease", call.Request.Namespace+"/"+call.Name)
+		s.Log.Error(err, "Serve another replica", "path", r.URL.Path)
 		http.Error(w, "", http.StatusInternalServerError)
 		return
 	}
-	data, err := json.Marshal(answer)
+	data, err := json.Marshal(out)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(data) // who asked settles by the lease's name what became of it
+	_, _ = w.Write(data) // of a lease, who asked settles by its name what became of it
 }
