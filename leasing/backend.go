@@ -32,6 +32,8 @@ const (
 	noProxyRetry = 5 * time.Second
 	// callTimeout bounds the writes of a call.
 	callTimeout = 15 * time.Second
+	// releaseReadTimeout bounds a read before a release, which goes on without it.
+	releaseReadTimeout = time.Second
 )
 
 // Backend is what the HTTP API does, on the leader and on the other replicas alike.
@@ -183,16 +185,7 @@ func (b Backend) Release(ctx context.Context, ref httpapi.Ref) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	key := types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}
-	lease := &v1alpha1.ProxyLease{}
-	// Only an exclusive lease has to be known: it lets go of its proxy. The leader knows those that the cache does not show yet.
-	if err := b.Client.Get(ctx, key, lease); err != nil || lease.UID != ref.UID {
-		lease = unread(ref)
-		if !b.Recovered() {
-			if read, err := b.read(ctx, ref); err == nil {
-				lease = read
-			}
-		}
-	}
+	lease := b.released(ctx, ref)
 	namesake, err := b.Allocator.Release(ctx, lease)
 	if err != nil {
 		return unavailable(err)
@@ -204,6 +197,24 @@ func (b Backend) Release(ctx context.Context, ref httpapi.Ref) error {
 	b.metrics.ended.WithLabelValues(v1alpha1.ReasonReleased).Inc()
 	b.tellLeader(ctx, peer.Notice{Released: ref, Proxy: b.pipeline.Exclusive(lease)})
 	return nil
+}
+
+// released is what is known of a lease that is given back. Only of an exclusive one is it needed: it lets go of its proxy. Of one
+// that the cache does not show (bound) yet, the leader knows that by itself.
+func (b Backend) released(ctx context.Context, ref httpapi.Ref) *v1alpha1.ProxyLease {
+	lease := &v1alpha1.ProxyLease{}
+	err := b.Client.Get(ctx, types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}, lease)
+	if _, bound := record.BindingOf(lease); bound && err == nil && lease.UID == ref.UID {
+		return lease
+	}
+	if !b.Recovered() {
+		ctx, cancel := context.WithTimeout(ctx, releaseReadTimeout)
+		defer cancel()
+		if lease, err = b.read(ctx, ref); err == nil {
+			return lease
+		}
+	}
+	return unread(ref)
 }
 
 // unread is a lease of which no more is known.

@@ -16,6 +16,7 @@ import (
 	"crawl.example.com/egress-proxies-operator/leasing/expiry"
 	"crawl.example.com/egress-proxies-operator/leasing/grant"
 	"crawl.example.com/egress-proxies-operator/leasing/httpapi"
+	"crawl.example.com/egress-proxies-operator/leasing/peer"
 	"crawl.example.com/egress-proxies-operator/leasing/record"
 	"crawl.example.com/egress-proxies-operator/leasing/wire"
 )
@@ -149,7 +150,10 @@ func (b Backend) withdraw(lease *v1alpha1.ProxyLease) {
 	defer cancel()
 	if _, err := b.Allocator.Release(ctx, lease); err != nil {
 		b.Log.Error(err, "Withdraw a lease", "lease", client.ObjectKeyFromObject(lease))
+		return
 	}
+	ref := httpapi.Ref{Namespace: lease.Namespace, Name: lease.Name, UID: lease.UID}
+	b.tellLeader(ctx, peer.Notice{Released: ref, Withdrawn: true, Proxy: b.pipeline.Exclusive(lease)})
 }
 
 // withdrawNamed deletes a lease whose creation was not answered, if it was or will soon be carried out. The name is nobody

@@ -125,24 +125,28 @@ func (b Backend) noticed(ctx context.Context, n peer.Notice) error {
 	if !b.Recovered() || !b.Leads() {
 		return peer.ErrNotAsked
 	}
+	var unreadable error
 	if n.Proxy.Name != "" {
 		px := &v1alpha1.Proxy{}
 		switch err := b.Live.Get(ctx, n.Proxy, px); {
 		case err == nil:
 			b.pipeline.Written(px)
 		case client.IgnoreNotFound(err) != nil:
-			return fmt.Errorf("read proxy %s: %w", n.Proxy, err)
+			unreadable = fmt.Errorf("read proxy %s: %w", n.Proxy, err)
 		}
 	}
 	if n.Released.UID != "" {
 		lease := unread(n.Released)
-		b.consumed.add(client.ObjectKeyFromObject(lease), b.Clock.Now())
+		key := client.ObjectKeyFromObject(lease)
+		if !n.Withdrawn {
+			b.consumed.add(key, b.Clock.Now())
+		}
 		defer b.ended(lease)
 		exclusive := n.Proxy
 		if exclusive.Name == "" {
 			exclusive = b.pipeline.Exclusive(lease)
 		}
-		return b.pipeline.Deleted(ctx, client.ObjectKeyFromObject(lease), lease.UID, exclusive)
+		return errors.Join(unreadable, b.pipeline.Deleted(ctx, key, lease.UID, exclusive))
 	}
-	return nil
+	return unreadable
 }

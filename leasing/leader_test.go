@@ -3,9 +3,7 @@ package leasing
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,21 +22,6 @@ func (f leaderFunc) Lease(ctx context.Context, call peer.Call) (peer.Answer, err
 
 // Tell implements Leader: nothing is heard.
 func (f leaderFunc) Tell(context.Context, peer.Notice) error { return peer.ErrNotAsked }
-
-// near is a leader with which nothing is lost.
-type near struct {
-	*simProcess
-	late time.Duration // until it hears of what was written
-}
-
-func (n near) Lease(ctx context.Context, call peer.Call) (peer.Answer, error) {
-	return n.backend.leaseForReplica(ctx, call)
-}
-
-func (n near) Tell(ctx context.Context, notice peer.Notice) error {
-	_ = pause(ctx, n.late)
-	return n.backend.noticed(ctx, notice)
-}
 
 // lossesOfAnswers are ways in which a replica hears nothing.
 var lossesOfAnswers = map[string]func(ask func()){
@@ -218,79 +201,4 @@ func TestOnlyALeaderActsForAReplica(t *testing.T) {
 			t.Error(err)
 		}
 	})
-}
-
-// What one call has changed the next one finds, at whichever replicas they are made, however late the leader's watch is.
-func TestTheNextCallFindsWhatTheOneBeforeHasChanged(t *testing.T) {
-	const target = "shop.example"
-	for name, c := range map[string]struct {
-		mode   v1alpha1.LeaseMode
-		change func(t *testing.T, b Backend, held httpapi.Lease)
-		want   string
-	}{
-		"release": {v1alpha1.LeaseShared, func(t *testing.T, b Backend, held httpapi.Lease) {
-			if err := b.Release(t.Context(), held.Ref); err != nil {
-				t.Error(err)
-			}
-		}, ""},
-		"release of an exclusive lease": {v1alpha1.LeaseExclusive, func(t *testing.T, b Backend, held httpapi.Lease) {
-			if err := b.Release(t.Context(), held.Ref); err != nil {
-				t.Error(err)
-			}
-		}, ""},
-		"report": {v1alpha1.LeaseShared, func(t *testing.T, b Backend, held httpapi.Lease) {
-			if err := b.Report(t.Context(), held.Ref, httpapi.Report{Target: target, Result: v1alpha1.ReportRateLimited, RetryAfter: time.Hour}); err != nil {
-				t.Error(err)
-			}
-			if err := b.Release(t.Context(), held.Ref); err != nil {
-				t.Error(err)
-			}
-		}, v1alpha1.ReasonCooling},
-	} {
-		for _, replicas := range [][3]int{{0, 0, 0}, {0, 1, 0}, {0, 1, 1}, {0, 1, 2}, {1, 0, 1}, {1, 1, 0}, {1, 1, 1}, {1, 1, 2}, {1, 2, 0}} {
-			for _, seen := range []time.Duration{0, 10 * time.Second} { // whether the watches have shown the lease
-				for _, late := range []time.Duration{0, tellingPatience / 5} { // whether the leader's watch is the first to tell it
-					t.Run(fmt.Sprint(name, replicas, seen, late), func(t *testing.T) {
-						story(t, func(t *testing.T, w *simWorld) {
-							if late == 0 {
-								w.lag = 3 * time.Second
-							}
-							var slow atomic.Bool
-							if late > 0 { // what it does by itself then takes longer
-								w.meet = func(p *simProcess, verb string, id simID, _ func() error) (error, bool) {
-									if slow.Load() && p.name == "one" && verb != "get" && id.kind == "Proxy" {
-										_ = pause(p.ctx, tellingPatience/2)
-									}
-									return nil, false
-								}
-							}
-							leader := w.reign(t, "one")
-							all := []*simProcess{leader, w.replica("two"), w.replica("three")}
-							for _, p := range all[1:] {
-								p.backend.Leader = near{leader, late}
-							}
-							_ = pause(t.Context(), 10*time.Second)
-							request := ask("", c.mode)
-							request.Targets = []string{target}
-							held, _, err := all[replicas[0]].backend.Lease(t.Context(), request)
-							if err != nil {
-								t.Fatal(err)
-							}
-							_ = pause(t.Context(), seen)
-							slow.Store(true)
-							c.change(t, all[replicas[1]].backend, held)
-							_, _, err = all[replicas[2]].backend.Lease(t.Context(), request)
-							reason := ""
-							if refused, ok := errors.AsType[*httpapi.Error](err); ok {
-								reason = refused.Reason
-							}
-							if reason != c.want || err != nil && reason == "" {
-								t.Errorf("the next lease: %v", err)
-							}
-						})
-					})
-				}
-			}
-		}
-	}
 }

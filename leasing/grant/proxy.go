@@ -56,9 +56,14 @@ func (p *Pipeline) UpdateProxy(ctx context.Context, key types.NamespacedName, ui
 	}
 }
 
-// Written takes in a Proxy as it is after a write of its status, by this replica or another one.
+// Written takes in a Proxy as it is after a write of its status, by this replica or another one. What is known already, by the
+// event for one, is no news.
 func (p *Pipeline) Written(px *v1alpha1.Proxy) {
-	if before := p.Ledger.AnswerProxy(px); before != nil && p.OnProxy != nil {
+	before := p.Ledger.AnswerProxy(px)
+	if before == nil || before.ResourceVersion == px.ResourceVersion {
+		return
+	}
+	if p.OnProxy != nil {
 		p.OnProxy(before, px)
 	}
 	p.changed()

@@ -29,7 +29,8 @@ type Verdict func(proxy types.UID, instanceID string) (healthy, known bool)
 // tombstoneTTL is how long a deleted lease is remembered when its deletion never shows up as an event.
 const tombstoneTTL = 10 * time.Minute
 
-// tombstoneSweep is from how many on they are looked through.
+// tombstoneSweep is from how many on they are looked through, and then whenever there are twice as many as were left, so that
+// a release costs the same however many there are.
 const tombstoneSweep = 1024
 
 // Ledger is safe for concurrent use.
@@ -65,7 +66,8 @@ type Ledger struct {
 	// outcasts that nobody has taken yet.
 	outcasts []*entry
 	// tombs are leases whose deletion was acknowledged but not seen as an event yet.
-	tombs map[types.UID]time.Time
+	tombs   map[types.UID]time.Time
+	sweepAt int
 }
 
 // New makes a ledger that is closed: it takes nothing in. verdict may be nil.
@@ -102,7 +104,7 @@ func (l *Ledger) reset() {
 	l.claims = map[string]*claim{}
 	l.unfenced = map[string]map[types.NamespacedName]unfenced{}
 	l.outcasts = nil
-	l.tombs = map[types.UID]time.Time{}
+	l.tombs, l.sweepAt = map[types.UID]time.Time{}, tombstoneSweep
 }
 
 type state int
@@ -351,8 +353,9 @@ func (l *Ledger) Finish(lease *v1alpha1.ProxyLease) {
 func (l *Ledger) Released(key types.NamespacedName, uid types.UID, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.tombs) >= tombstoneSweep {
+	if len(l.tombs) >= l.sweepAt {
 		maps.DeleteFunc(l.tombs, func(_ types.UID, at time.Time) bool { return now.Sub(at) > tombstoneTTL })
+		l.sweepAt = max(tombstoneSweep, 2*len(l.tombs))
 	}
 	if uid != "" && l.open {
 		l.tombs[uid] = now

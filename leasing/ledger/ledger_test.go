@@ -549,3 +549,30 @@ func BenchmarkReserve(b *testing.B) {
 		})
 	}
 }
+
+// Deletions that the watch shows before they are acknowledged leave tombstones. They cost a release next to nothing, and do not
+// stay for good.
+func TestManyTombstonesAreLookedThroughSeldom(t *testing.T) {
+	l := New(nil)
+	l.Open()
+	now := time.Now()
+	release := func(n int) {
+		l.Released(types.NamespacedName{Namespace: "team", Name: "x"}, types.UID(fmt.Sprint(n)), now)
+	}
+	sweeps, last := 0, l.sweepAt
+	for n := range 100 * tombstoneSweep {
+		if release(n); l.sweepAt != last {
+			sweeps, last = sweeps+1, l.sweepAt
+		}
+	}
+	if sweeps > 10 {
+		t.Errorf("they were looked through %d times", sweeps)
+	}
+	now = now.Add(tombstoneTTL + time.Second)
+	for n := range 200 * tombstoneSweep {
+		release(-1 - n)
+	}
+	if _, stays := l.tombs["0"]; stays || len(l.tombs) > 200*tombstoneSweep {
+		t.Errorf("%d are left", len(l.tombs))
+	}
+}

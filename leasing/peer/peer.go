@@ -57,10 +57,12 @@ type Answer struct {
 }
 
 // Notice names what a call to another replica has written. What its caller asks next, of any replica, may depend on that, and
-// the leader's watch tells of it a little later. It is true or late, but never wrong: what it says is stored already.
+// the leader's watch tells of it a little later. It may be late, but what it says is stored already.
 type Notice struct {
-	// Released is a lease that was deleted, because its holder gave it back; without a UID: there is none.
+	// Released is a lease that was deleted, because its holder gave it back or has no use for it; without a UID: there is none.
 	Released httpapi.Ref `json:"released"`
+	// Withdrawn says that nobody was told of that lease: its key is as if it had never been used.
+	Withdrawn bool `json:"withdrawn"`
 	// Proxy is one whose status was written, or which that lease had for itself; without a name: there is none.
 	Proxy types.NamespacedName `json:"proxy"`
 }

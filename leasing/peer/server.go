@@ -106,6 +106,8 @@ func handle[In, Out any](s *Server, w http.ResponseWriter, r *http.Request, do f
 	case errors.Is(err, ErrNotAsked):
 		http.Error(w, "not leading", http.StatusMisdirectedRequest)
 		return
+	case err != nil && r.Context().Err() != nil:
+		return // nobody waits for it any more
 	case err != nil:
 		s.Log.Error(err, "Serve another replica", "path", r.URL.Path)
 		http.Error(w, "", http.StatusInternalServerError)
