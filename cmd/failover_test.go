@@ -20,7 +20,7 @@ const (
 	// freeze is how long a leader is stopped.
 	freeze = 30 * time.Second
 	// handover is how long nobody grants, at most, when the leader ends in an orderly way: far less than an election's lease.
-	handover = 8 * time.Second
+	handover = 12 * time.Second
 )
 
 // failover is one run.

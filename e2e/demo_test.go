@@ -305,7 +305,12 @@ func TestDemo5_CoreIsRestarted(t *testing.T) {
 				for _, r := range replicas {
 					const answered, follower = `proxy_operator_leases_leader_asked_total{outcome="answered"}`, `proxy_operator_leases_grants_total{path="follower"}`
 					before, made := count(r, answered), count(r, follower)
-					r.api.release(t, r.api.acquire(t, `{"selector":{"geo":"local"}}`))
+					status, body := r.api.curl(t, http.MethodPost, "/v1/leases", r.api.token, `{"selector":{"geo":"local"}}`)
+					var l lease
+					if err := json.Unmarshal(body, &l); err != nil || status != http.StatusCreated {
+						return fmt.Sprintf("%d %s", status, body)
+					}
+					r.api.release(t, l)
 					if count(r, answered) != before {
 						asked++
 					}

@@ -28,7 +28,7 @@ import (
 
 const (
 	// acquireTimeout bounds the wait for a proxy, fetchTimeout that for the page.
-	acquireTimeout, fetchTimeout = time.Minute, 30 * time.Second
+	acquireTimeout, fetchTimeout = 5 * time.Minute, 30 * time.Second
 	// maxPage bounds what is read of a page, in bytes.
 	maxPage = 64 << 10
 )

@@ -3,6 +3,7 @@ package testenv
 import (
 	"bytes"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -51,13 +52,17 @@ func Kubeconfig(t testing.TB, config *rest.Config, change ...func(*clientcmdapi.
 	return file
 }
 
-// FreeAddress is an address on loopback that nothing listened on a moment ago.
+// FreeAddress is an address on loopback that nothing listened on a moment ago. Its port is not one of those that systems give
+// to who asks for any: until a process that is started with it listens, others that run beside would be given it.
 func FreeAddress() (string, error) {
-	listener, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		return "", fmt.Errorf("find a free port: %w", err)
+	const first, ports, attempts = 20_000, 12_000, 100
+	for range attempts {
+		listener, err := net.Listen("tcp4", fmt.Sprintf("127.0.0.1:%d", first+rand.IntN(ports)))
+		if err == nil {
+			return listener.Addr().String(), listener.Close()
+		}
 	}
-	return listener.Addr().String(), listener.Close()
+	return "", fmt.Errorf("none of %d ports from %d on is free", attempts, first)
 }
 
 // Process is a program that runs beside the test.

@@ -176,7 +176,7 @@ func TestGT11_BrokenAndMended(t *testing.T) {
 			server, p := open(t, s)
 			request := newRequest("px", zoneA)
 			// The client of the metadata server tries for about two seconds before it says what is wrong.
-			patience := 3 * time.Second
+			patience := 20 * time.Second
 			if strings.HasSuffix(name, "hangs") {
 				patience = 300 * time.Millisecond
 			}

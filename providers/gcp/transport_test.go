@@ -72,13 +72,13 @@ func TestTransport_DeadConnectionIsGivenUp(t *testing.T) {
 	server.StartTLS()
 	defer server.Close()
 	d := &deadWire{dead: make(chan struct{})}
-	transport := newTransport(300*time.Millisecond, time.Second)
+	transport := newTransport(time.Second, 5*time.Second)
 	defer transport.CloseIdleConnections()
 	transport.DialContext = d.dial
 	transport.TLSClientConfig = server.Client().Transport.(*http.Transport).TLSClientConfig.Clone()
 	client := &http.Client{Transport: transport}
 	get := func() error {
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, server.URL, nil)
 		if err != nil {
@@ -105,7 +105,7 @@ func TestTransport_DeadConnectionIsGivenUp(t *testing.T) {
 	if err := get(); err != nil {
 		t.Logf("after %v: %v", time.Since(begun).Round(time.Millisecond), err)
 	}
-	if err := get(); err != nil || time.Since(begun) > 15*time.Second || d.made.Load() != 2 {
+	if err := get(); err != nil || time.Since(begun) > 40*time.Second || d.made.Load() < 2 {
 		t.Errorf("%v after %v, %d connections", err, time.Since(begun), d.made.Load())
 	}
 }

@@ -184,7 +184,7 @@ func startOrigin(t *testing.T) origin {
 		}
 		o := origin{address: listener.Addr().String(), port: int32(listener.Addr().(*net.TCPAddr).Port), requests: make(chan http.Header, 10)}
 		server := &httptest.Server{Listener: listener, Config: &http.Server{
-			ReadHeaderTimeout: time.Second,
+			ReadHeaderTimeout: 30 * time.Second,
 			Handler:           http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { o.requests <- r.Header.Clone() }),
 		}}
 		server.Start()

@@ -69,7 +69,7 @@ func TestClassChangedInTheMiddleOfACreate(t *testing.T) {
 			var procedure libvirttest.Procedure
 			select {
 			case procedure = <-held.arrived:
-			case <-time.After(time.Second):
+			case <-time.After(15 * time.Second):
 				// There are not so many.
 				over = true
 			}

@@ -51,7 +51,7 @@ func TestDeletesOfBuildsDoNotBlockTheHost(t *testing.T) {
 		var failed atomic.Int64
 		for _, req := range reqs {
 			wg.Go(func() {
-				ctx, cancel := context.WithTimeout(t.Context(), 12*time.Second)
+				ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 				defer cancel()
 				err := b.Delete(ctx, refOf(req))
 				if err != nil && !providers.IsNotFound(err) {
@@ -61,7 +61,7 @@ func TestDeletesOfBuildsDoNotBlockTheHost(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		if failed.Load() > 0 || time.Since(start) > 11*time.Second {
+		if failed.Load() > 0 || time.Since(start) > 25*time.Second {
 			t.Errorf("%d deletions failed, all took %v", failed.Load(), time.Since(start))
 		}
 	})

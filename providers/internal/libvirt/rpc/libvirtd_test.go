@@ -180,7 +180,7 @@ func TestUploadWithoutProgressEnds(t *testing.T) {
 	h := libvirttest.Start(t, 1)[0]
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	t.Run("source", func(t *testing.T) {
-		c := open(t, h, rpc.Options{UploadIdle: 200 * time.Millisecond, CallTimeout: 200 * time.Millisecond})
+		c := open(t, h, rpc.Options{UploadIdle: 200 * time.Millisecond, CallTimeout: 5 * time.Second})
 		v := volume(t, c, "b", "raw")
 		release := make(chan struct{})
 		stuck := readFunc(func([]byte) (int, error) {
@@ -223,7 +223,7 @@ func TestCallsEndWhateverHappensToTheConnection(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			h.Frames.Reset()
-			c := open(t, h, rpc.Options{CallTimeout: 300 * time.Millisecond})
+			c := open(t, h, rpc.Options{CallTimeout: 5 * time.Second})
 			h.Frames.Decide(func(libvirttest.Call) libvirttest.Fault { return test.fault })
 			_, err := c.LibVersion(t.Context())
 			h.Frames.Decide(nil)
