@@ -225,15 +225,26 @@ func (b Backend) replayTaken(ctx context.Context, r httpapi.LeaseRequest, want *
 
 // replayStored answers a repeated request with the lease that exists for its key.
 func (b Backend) replayStored(ctx context.Context, r httpapi.LeaseRequest, want *v1alpha1.ProxyLease) (httpapi.Lease, bool, error) {
-	stored := &v1alpha1.ProxyLease{}
-	err := b.Live.Get(ctx, client.ObjectKeyFromObject(want), stored)
-	if client.IgnoreNotFound(err) != nil {
-		return httpapi.Lease{}, false, unavailable(err)
-	}
-	if err != nil {
+	stored, err := b.storedAs(ctx, want)
+	switch {
+	case err != nil:
+		return httpapi.Lease{}, false, err
+	case stored == nil:
 		return httpapi.Lease{}, false, consumedKey("The lease of this Idempotency-Key has ended")
 	}
 	return b.replay(ctx, r, want, stored)
+}
+
+// storedAs is the lease of a name as the API server has it; nil when there is none.
+func (b Backend) storedAs(ctx context.Context, want *v1alpha1.ProxyLease) (*v1alpha1.ProxyLease, error) {
+	stored := &v1alpha1.ProxyLease{}
+	switch err := b.Live.Get(ctx, client.ObjectKeyFromObject(want), stored); {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, unavailable(err)
+	}
+	return stored, nil
 }
 
 // replay answers with a stored lease that was made for the same key. One that is still pending is waited for.

@@ -31,9 +31,14 @@ const withdrawPause = time.Second
 // leaseElsewhere grants as a replica that does not lead: it creates an ordinary pending lease and waits for the leader to
 // bind it. There is no protocol between replicas but the API.
 func (b Backend) leaseElsewhere(ctx context.Context, r httpapi.LeaseRequest, want *v1alpha1.ProxyLease) (httpapi.Lease, bool, error) {
-	// A repeated request counts for no limit.
+	// A repeated request counts for no limit. What the cache still shows may be gone, and the key free again.
 	if r.Key != "" && b.Client.Get(ctx, client.ObjectKeyFromObject(want), &v1alpha1.ProxyLease{}) == nil {
-		return b.replayStored(ctx, r, want)
+		switch stored, err := b.storedAs(ctx, want); {
+		case err != nil:
+			return httpapi.Lease{}, false, err
+		case stored != nil:
+			return b.replay(ctx, r, want, stored)
+		}
 	}
 	if err := b.room(ctx, client.ObjectKeyFromObject(want)); err != nil {
 		return httpapi.Lease{}, false, err

@@ -230,3 +230,21 @@ func TestAKeyThatWasNotServedIsFreeAtOnce(t *testing.T) {
 		})
 	}
 }
+
+// A replica that cannot ask the leader does not take what its cache still shows for a lease that exists.
+func TestALeaseThatTheCacheStillShowsKeepsNoKey(t *testing.T) {
+	story(t, func(t *testing.T, w *simWorld) {
+		w.reign(t, "one")
+		two := w.replica("two")
+		two.backend.Leader = nil
+		request := ask("k", v1alpha1.LeaseShared)
+		gone := wanted(request, leaseName(request))
+		gone.UID = "gone"
+		two.cache.mu.Lock()
+		two.cache.view[idOf(gone)] = gone
+		two.cache.mu.Unlock()
+		if _, replayed, err := two.backend.Lease(t.Context(), request); err != nil || replayed {
+			t.Errorf("replayed %t, %v", replayed, err)
+		}
+	})
+}

@@ -46,7 +46,7 @@ func TestA46_RestartUnderManyRunningProxies(t *testing.T) {
 	looks := func() int { return s.cloud.Count(fake.MethodGet) - gets }
 
 	// From now on looking at everything takes a while.
-	s.cloud.Hook(fake.MethodGet, func(fake.Call) { <-time.After(50 * time.Millisecond) })
+	s.cloud.Hook(fake.MethodGet, func(fake.Call) { <-time.After(250 * time.Millisecond) })
 	s.start(testenv.New(t), s.class.Spec.ControllerName)
 	s.eventually("the backlog is being worked off", func() bool { return looks() > 0 })
 	late := ask("late")

@@ -117,13 +117,13 @@ func TestL13_TheClaimEndsWithTheLease(t *testing.T) {
 			}
 		},
 		"timed out": func(f *fleet, _ *core) func() {
-			f.lease("x", exclusiveLease, pinnedTo("a"), func(l *v1alpha1.ProxyLease) { l.Spec.WaitSeconds = ptr.To[int32](3) })
+			f.lease("x", exclusiveLease, pinnedTo("a"), func(l *v1alpha1.ProxyLease) { l.Spec.WaitSeconds = ptr.To[int32](10) })
 			return func() { f.awaitPhase("x", v1alpha1.LeaseFailed) }
 		},
 		"call timed out": func(_ *fleet, c *core) func() {
 			answered := make(chan int, 1)
 			go func() {
-				status, _ := c.call(http.MethodPost, "/v1/leases", `{"proxy":"a","mode":"Exclusive","waitSeconds":3}`)
+				status, _ := c.call(http.MethodPost, "/v1/leases", `{"proxy":"a","mode":"Exclusive","waitSeconds":10}`)
 				answered <- status
 			}()
 			return func() {

@@ -35,7 +35,7 @@ import (
 const (
 	token = "a-token-for-tests-only"
 	// patience bounds every wait of these tests.
-	patience = 30 * time.Second
+	patience = 90 * time.Second
 )
 
 // fleet is a namespace on the real API server with proxies that a test makes Ready by hand.
@@ -279,6 +279,24 @@ func (c *core) acquire(want int, body string, header ...string) httpLease {
 		c.t.Fatalf("POST /v1/leases %s: %d %s, want %d", body, status, answer, want)
 	}
 	return decode[httpLease](c.t, answer)
+}
+
+// repeated asks again with a key. A replica that has not heard of the first outcome yet says so with 503.
+func (c *core) repeated(body, key string) (lease httpLease) {
+	c.t.Helper()
+	eventually(c.t, "the same lease", func() string {
+		status, answer := c.call(http.MethodPost, "/v1/leases", body, keyHeader, key)
+		switch status {
+		case 200:
+			lease = decode[httpLease](c.t, answer)
+			return ""
+		case 503:
+			return string(answer)
+		}
+		c.t.Fatalf("POST /v1/leases %s again: %d %s", body, status, answer)
+		return ""
+	})
+	return lease
 }
 
 // refused sends a request and fails the test unless it is answered by that status and code.

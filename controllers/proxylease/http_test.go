@@ -356,7 +356,7 @@ func TestFollowerGrantsRenewsAndReports(t *testing.T) {
 	if status, body := leader.call(http.MethodGet, "/v1/leases/"+lease.LeaseID, ""); status != 200 {
 		t.Fatalf("the leader knows the follower's lease not: %d %s", status, body)
 	}
-	if again := leader.acquire(200, `{"target":"x.example","ttlSeconds":600}`, keyHeader, "k"); again.LeaseID != lease.LeaseID {
+	if again := leader.repeated(`{"target":"x.example","ttlSeconds":600}`, "k"); again.LeaseID != lease.LeaseID {
 		t.Fatal("the leader made another lease of the key")
 	}
 	if status, body := follower.call(http.MethodPost, "/v1/leases/"+lease.LeaseID+"/report", `{"result":"rate_limited","target":"x.example"}`); status != 204 {

@@ -119,12 +119,13 @@ func TestR8_ASlowAPIServerThatFailsEveryThirdCallBreaksNoRule(t *testing.T) {
 			}
 		}
 	}()
+	const bounded = 30 * time.Second
 	var calls sync.WaitGroup
 	for i := range callers {
 		calls.Go(func() {
-			body, deadline := `{"ttlSeconds":900,"selector":{"geo":"eu"}}`, time.Now().Add(patience)
+			body, deadline := `{"ttlSeconds":900,"selector":{"geo":"eu"}}`, time.Now().Add(bounded)
 			if i%4 == 0 { // three for two proxies
-				body, deadline = `{"ttlSeconds":900,"mode":"Exclusive","selector":{"geo":"us"},"waitSeconds":1}`, time.Now().Add(patience/4)
+				body, deadline = `{"ttlSeconds":900,"mode":"Exclusive","selector":{"geo":"us"},"waitSeconds":1}`, time.Now().Add(bounded/4)
 			}
 			for time.Now().Before(deadline) {
 				status, answer := c.call(http.MethodPost, "/v1/leases", body, keyHeader, fmt.Sprint("key-", i))
@@ -315,7 +316,7 @@ func TestT24_AddingDeletingAndListingAtOnceConverge(t *testing.T) {
 
 func TestL9_TheEndOfACordonAndOfACooldownWake(t *testing.T) {
 	f := newFleet(t)
-	end := time.Now().Add(5 * time.Second).Truncate(time.Second)
+	end := time.Now().Add(20 * time.Second).Truncate(time.Second)
 	f.proxy("cordoned", func(px *v1alpha1.Proxy) { px.Spec.Leasing = v1alpha1.LeasingDisabled })
 	f.setStatus(f.proxy("cooling"), func(s *v1alpha1.ProxyStatus) {
 		s.Cooldowns = []v1alpha1.Cooldown{{Target: "x.example", InstanceID: "i-cooling", Hits: 1, UntilTime: new(metav1.NewTime(end))}}

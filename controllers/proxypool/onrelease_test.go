@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -251,7 +252,7 @@ func TestOnReleaseUnderDemandInTheWholeOperator(t *testing.T) {
 		}
 		waitFor(t, "the successor, or the old one closed", func() bool {
 			for _, px := range f.members(pool) {
-				if px.UID != first || patient(&px) {
+				if px.UID != first || patient(&px) && meta.IsStatusConditionTrue(f.readLease(current).Status.Conditions, v1alpha1.ConditionDraining) {
 					return true
 				}
 			}

@@ -153,7 +153,7 @@ func TestBindIsNotRepeatedWithoutTheLeadership(t *testing.T) {
 	}, px, lease)
 	p.Leads = func() bool { return asked.Add(1) <= 2 }
 	// What was sent is settled by this process, should it be the leader again, or by its successor.
-	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	if _, err := p.Bind(ctx, lease.UID, p.reserved(t, lease), 300); !errors.Is(err, ErrUnknown) || p.Ledger.Load(px.UID) != 1 {
 		t.Fatalf("%v, load %d", err, p.Ledger.Load(px.UID))

@@ -116,24 +116,24 @@ func TestTheLeaderIsToldOfWhatWasWritten(t *testing.T) {
 func TestWhatBecameOfARequestIsKnownOrCalledUnknown(t *testing.T) {
 	for name, c := range map[string]struct {
 		seed  []byte
-		lease func(ctx context.Context, stop func()) error
+		lease func(ctx context.Context, giveUp func()) error
 		want  error
 	}{
 		"it does not lead":                   {seed, func(context.Context, func()) error { return ErrNotAsked }, ErrNotAsked},
 		"another installation":               {bytes.Repeat([]byte{8}, SeedSize), nil, ErrNotAsked},
 		"it fails":                           {seed, func(context.Context, func()) error { return errors.New("etcd") }, ErrUnknown},
 		"it panics":                          {seed, func(context.Context, func()) error { panic(http.ErrAbortHandler) }, ErrUnknown},
-		"it does not answer before the call": {seed, func(ctx context.Context, _ func()) error { <-ctx.Done(); return ctx.Err() }, ErrUnknown},
+		"it does not answer before the call": {seed, func(ctx context.Context, giveUp func()) error { giveUp(); <-ctx.Done(); return ctx.Err() }, ErrUnknown},
 	} {
 		t.Run(name, func(t *testing.T) {
 			acted := false
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
 			address, stop := leader(t, c.seed, func(ctx context.Context, _ Call) (Answer, error) {
 				acted = true
-				return Answer{}, c.lease(ctx, nil)
+				return Answer{}, c.lease(ctx, cancel)
 			})
 			client, _ := asking(address)
-			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-			defer cancel()
 			_, err := client.Lease(ctx, call)
 			stop()
 			if !errors.Is(err, c.want) || acted != (c.lease != nil) {
