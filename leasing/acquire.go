@@ -44,7 +44,7 @@ func (b Backend) lease(ctx context.Context, r httpapi.LeaseRequest, want *v1alph
 	key := client.ObjectKeyFromObject(want)
 	if r.Key != "" {
 		// What is heard of a release late is no matter to a lease that the key has had since.
-		if b.consumed.has(key, b.Clock.Now()) && !(b.Recovered() && b.ledger.Knows(key)) {
+		if b.consumed.has(key, b.Clock.Now()) && (!b.Recovered() || !b.ledger.Knows(key)) {
 			return httpapi.Lease{}, false, consumedKey("The lease of this Idempotency-Key was released")
 		}
 		// Requests with one key take turns, so that the second finds what the first has made.
