@@ -18,8 +18,8 @@ func TestRenewalsAreWrittenWhenHalfOfTheTTLIsOver(t *testing.T) {
 	leader := f.start()
 	follower := f.start(following)
 	start := time.Now()
-	here, there := leader.acquire(201, `{"ttlSeconds":20}`), leader.acquire(201, `{"ttlSeconds":20}`)
-	f.lease("cr", func(l *v1alpha1.ProxyLease) { l.Spec.TTLSeconds = 20 })
+	here, there := leader.acquire(201, `{"ttlSeconds":10}`), leader.acquire(201, `{"ttlSeconds":10}`)
+	f.lease("cr", func(l *v1alpha1.ProxyLease) { l.Spec.TTLSeconds = 10 })
 	byObject := f.awaitPhase("cr", v1alpha1.LeaseBound)
 	leader.writes.take()
 	follower.writes.take()
@@ -55,7 +55,7 @@ func TestRenewalsAreWrittenWhenHalfOfTheTTLIsOver(t *testing.T) {
 		t.Fatalf("%d early renewals of each lease cost %v and %v", early, n, m)
 	}
 
-	for time.Since(start) < 10500*time.Millisecond {
+	for time.Since(start) < 5500*time.Millisecond {
 		tick(t, 100*time.Millisecond)
 	}
 	// The last bump is worth its write by now, without another one.
