@@ -26,7 +26,7 @@ const breath = 10 * time.Millisecond
 
 // notice is how long it takes until everybody knows that a connection was cut, in real time. A call that is made before finds
 // a connection that breaks, and not what the next dial will find.
-const notice = 1500 * time.Millisecond
+const notice = 500 * time.Millisecond
 
 // Conformance runs the suite against two real hosts with libvirt's test driver.
 func Conformance(t *testing.T, newFactory func() *libvirt.Factory) {
