@@ -217,6 +217,10 @@ func (b Backend) released(ctx context.Context, ref httpapi.Ref) *v1alpha1.ProxyL
 	return unread(ref)
 }
 
+func refOf(lease *v1alpha1.ProxyLease) httpapi.Ref {
+	return httpapi.Ref{Namespace: lease.Namespace, Name: lease.Name, UID: lease.UID}
+}
+
 // unread is a lease of which no more is known.
 func unread(ref httpapi.Ref) *v1alpha1.ProxyLease {
 	return &v1alpha1.ProxyLease{ObjectMeta: metav1.ObjectMeta{Namespace: ref.Namespace, Name: ref.Name, UID: ref.UID}}
@@ -251,7 +255,7 @@ func (b Backend) answer(ctx context.Context, lease *v1alpha1.ProxyLease) (httpap
 		return httpapi.Lease{}, notReady("The lease is not granted yet")
 	}
 	out := httpapi.Lease{
-		Ref:        httpapi.Ref{Namespace: lease.Namespace, Name: lease.Name, UID: lease.UID},
+		Ref:        refOf(lease),
 		ExpireTime: record.Expiry(lease), TTLSeconds: record.TTLSeconds(lease), Mode: lease.Spec.Mode, Holder: lease.Spec.Holder,
 	}
 	px := b.proxyOf(lease)

@@ -28,8 +28,8 @@ const leaderPatience = 5 * time.Second
 // the one before.
 const withdrawPause = time.Second
 
-// leaseElsewhere grants as a replica that does not lead: it creates an ordinary pending lease and waits for the leader to
-// bind it. There is no protocol between replicas but the API.
+// leaseElsewhere grants as a replica that does not lead and has not got an answer from the one that does: it creates an ordinary
+// pending lease and waits for the leader to bind it.
 func (b Backend) leaseElsewhere(ctx context.Context, r httpapi.LeaseRequest, want *v1alpha1.ProxyLease) (httpapi.Lease, bool, error) {
 	// A repeated request counts for no limit. What the cache still shows may be gone, and the key free again.
 	if r.Key != "" && b.Client.Get(ctx, client.ObjectKeyFromObject(want), &v1alpha1.ProxyLease{}) == nil {
@@ -157,8 +157,7 @@ func (b Backend) withdraw(lease *v1alpha1.ProxyLease) {
 		b.Log.Error(err, "Withdraw a lease", "lease", client.ObjectKeyFromObject(lease))
 		return
 	}
-	ref := httpapi.Ref{Namespace: lease.Namespace, Name: lease.Name, UID: lease.UID}
-	b.tellLeader(ctx, peer.Notice{Released: ref, Withdrawn: true, Proxy: b.pipeline.Exclusive(lease)})
+	b.tellLeader(ctx, peer.Notice{Released: refOf(lease), Withdrawn: true, Proxy: b.pipeline.Exclusive(lease)})
 }
 
 // withdrawNamed deletes a lease whose creation was not answered, if it was or will soon be carried out. The name is nobody
@@ -188,7 +187,7 @@ func (b Backend) renewBySpec(ctx context.Context, lease *v1alpha1.ProxyLease) (*
 	err := b.Client.Patch(ctx, renewed, client.MergeFromWithOptions(lease, client.MergeFromWithOptimisticLock{}))
 	switch {
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
-		current, err := b.alive(ctx, httpapi.Ref{Namespace: lease.Namespace, Name: lease.Name, UID: lease.UID})
+		current, err := b.alive(ctx, refOf(lease))
 		if err != nil {
 			return nil, err
 		}
