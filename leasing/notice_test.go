@@ -248,3 +248,20 @@ func TestALeaseThatTheCacheStillShowsKeepsNoKey(t *testing.T) {
 		}
 	})
 }
+
+// The key of a lease that was released at a replica is used up at the leader too.
+func TestAKeyThatWasReleasedElsewhereIsUsedUp(t *testing.T) {
+	story(t, func(t *testing.T, w *simWorld) {
+		leader, two := w.reign(t, "one"), w.replica("two")
+		two.backend.Leader = near{leader, 0}
+		held, _, err := two.backend.Lease(t.Context(), ask("k", v1alpha1.LeaseShared))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := two.backend.Release(t.Context(), held.Ref); err != nil {
+			t.Fatal(err)
+		}
+		_, _, err = leader.backend.Lease(t.Context(), ask("k", v1alpha1.LeaseShared))
+		wantCode(t, err, wire.CodeKeyConsumed)
+	})
+}
